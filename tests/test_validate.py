@@ -1,0 +1,46 @@
+"""Requests that no model should ever see."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.types import Mode, Reference, RequestError, SynthesisRequest
+from inference.validate import validate
+
+GOOD = SynthesisRequest(Mode.CLONE, text="Hello.", voice=Reference(Path("a.wav")))
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "sing"}, "unknown_mode"),
+    ({"speed": 0.0}, "bad_speed"),
+    ({"speed": 2.01}, "bad_speed"),
+    ({"speed": math.nan}, "bad_speed"),
+    ({"seed": -1}, "bad_seed"),
+    ({"seed": 2**63}, "bad_seed"),
+    ({"voice": None}, "reference_missing"),
+    ({"voice": "somebody"}, "reference_missing"),
+    ({"mode": Mode.PRESET}, "preset_missing"),
+    ({"mode": Mode.CONVERT}, "source_missing"),
+    ({"mode": Mode.INSTRUCT}, "instruction_missing"),
+    ({"mode": Mode.INSTRUCT, "instruction": "  \n"}, "instruction_missing"),
+    ({"mode": Mode.INSTRUCT, "instruction": "x" * 301}, "instruction_too_long"),
+]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("change", "code"), PROBLEMS)
+def test_one_typed_error_each(change: dict[str, Any], code: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        validate(replace(GOOD, **change))
+    assert caught.value.code == code
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.unit
+def test_good_requests_pass() -> None:
+    validate(GOOD)
+    validate(replace(GOOD, mode=Mode.PRESET, voice="anna"))
+    validate(replace(GOOD, mode=Mode.INSTRUCT, instruction="Slowly."))
