@@ -1,0 +1,52 @@
+"""Entry point of the studio: read the flags, load the model, open the page."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of `./run.sh` and `python app.py`."""
+    parser = argparse.ArgumentParser(
+        prog="app.py",
+        description="CosyVoice2 voice-cloning studio.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--server-name", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
+    parser.add_argument("--server-port", type=int, default=7860, help="port of the page")
+    parser.add_argument("--model-dir", type=Path, default=None, help="folder with a CosyVoice2 model")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--output-dir", type=Path, default=Path("outputs"), help="where finished sound is kept")
+    parser.add_argument("--share", action="store_true", help="also open a public link through Gradio's tunnel")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the studio until it is interrupted; 2 when it cannot start because of how it was called."""
+    args = build_parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from inference.types import SynthesisError
+    from webui.serve import serve
+
+    try:
+        serve(
+            server_name=args.server_name,
+            server_port=args.server_port,
+            model_dir=args.model_dir,
+            device=args.device,
+            output_dir=args.output_dir,
+            share=args.share,
+        )
+    except SynthesisError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,32 @@
+"""Makes an `ffmpeg` program findable: Gradio's audio streams need one by that name on the PATH."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_ffmpeg() -> bool:
+    """Put the ffmpeg that comes in the `imageio-ffmpeg` wheel on this process's PATH unless one is there.
+
+    Returns False (and logs one line) when neither is available; sound is then delivered as whole files.
+    """
+    if shutil.which("ffmpeg"):
+        return True
+    try:
+        import imageio_ffmpeg
+
+        program = Path(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        logger.warning("No ffmpeg found, so sound cannot be streamed to the page: %s", error)
+        return False
+    # The wheel's file carries its version in its name; the folder is ours alone, so nobody can swap the link.
+    folder = Path(tempfile.mkdtemp(prefix="cosyvoice-ffmpeg-"))
+    (folder / "ffmpeg").symlink_to(program)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return True

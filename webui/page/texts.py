@@ -1,0 +1,88 @@
+"""Every word the page shows, in Chinese and English."""
+
+from __future__ import annotations
+
+from inference.types import SynthesisError
+
+LANGUAGES = ("zh", "en")
+
+TEXTS: dict[str, dict[str, str]] = {
+    "title": {"zh": "CosyVoice2 声音克隆工作室", "en": "CosyVoice2 Voice Studio"},
+    "tagline": {
+        "zh": "上传或录制三秒声音，输入文字，就能听到这个声音把它说出来。",
+        "en": "Upload or record three seconds of a voice, type a text, and hear that voice say it.",
+    },
+    "tab_clone": {"zh": "3s极速复刻", "en": "3s Clone"},
+    "tab_cross_lingual": {"zh": "跨语种复刻", "en": "Cross-lingual"},
+    "tab_instruct": {"zh": "自然语言控制", "en": "Instruct"},
+    "about_clone": {
+        "zh": "参考音频和它的文字一起使用，声音最像。文字可以留空，这时按跨语种方式合成。",
+        "en": "The clip and its transcript are used together, for the closest voice. "
+        "Leave the transcript empty and the clip alone is used.",
+    },
+    "about_cross_lingual": {
+        "zh": "只需参考音频：让这个声音说另一种语言。",
+        "en": "The clip alone is enough: let this voice speak another language.",
+    },
+    "about_instruct": {
+        "zh": "用一句话描述怎么说，例如方言、情绪、语速。指令本身不会被念出来。",
+        "en": "Say in a sentence how it should sound: dialect, mood, pace. The instruction itself is not spoken.",
+    },
+    "text": {"zh": "要合成的文字", "en": "Text to speak"},
+    "text_hint": {"zh": "在这里输入文字……", "en": "Type what the voice should say…"},
+    "reference": {"zh": "参考音频（3–10 秒，上传或录音）", "en": "Reference clip (3–10 s, upload or record)"},
+    "transcript": {"zh": "参考音频的文字（可留空）", "en": "What the clip says (may be empty)"},
+    "transcript_hint": {
+        "zh": "参考音频里逐字说了什么",
+        "en": "Word for word what is said in the clip",
+    },
+    "instruction": {"zh": "指令", "en": "Instruction"},
+    "instruction_hint": {"zh": "例如：用四川话说这句话", "en": "For example: speak slowly and gently"},
+    "speed": {"zh": "语速", "en": "Speed"},
+    "seed": {"zh": "随机种子", "en": "Seed"},
+    "dice": {"zh": "🎲 换一个种子", "en": "🎲 New seed"},
+    "streaming": {"zh": "边合成边播放", "en": "Play while it is being made"},
+    "generate": {"zh": "生成", "en": "Generate"},
+    "live": {"zh": "实时播放", "en": "Live"},
+    "result": {"zh": "结果", "en": "Result"},
+    "download": {"zh": "下载", "en": "Download"},
+    "working": {"zh": "正在合成……", "en": "Working…"},
+    "facts": {
+        "zh": "首声 {first:.1f} 秒 · 时长 {duration:.1f} 秒 · 实时率 {rtf:.2f} · 种子 {seed}",
+        "en": "First sound {first:.1f} s · length {duration:.1f} s · RTF {rtf:.2f} · seed {seed}",
+    },
+    "unexpected": {
+        "zh": "出了意外的问题，没有生成声音；请再试一次，若仍失败请查看日志。",
+        "en": "Something unexpected went wrong and no sound was made; try again, and see the log if it persists.",
+    },
+}
+
+# Sentences for the error codes of `inference`, which speaks English; `{…}` are the error's details.
+ERRORS_ZH: dict[str, str] = {}
+
+
+def say(key: str, language: str) -> str:
+    """The text `key` in `language` ("zh" or "en")."""
+    return TEXTS[key][language]
+
+
+def explain(error: SynthesisError, language: str) -> str:
+    """One sentence for the reader about what is wrong and what to do."""
+    template = ERRORS_ZH.get(error.code) if language == "zh" else None
+    if template is None:
+        return error.message
+    try:
+        return template.format(**error.details)
+    except (KeyError, IndexError):
+        return template
+
+
+def language_of(accept_language: str) -> str:
+    """"zh" when the browser's first supported preference is Chinese, else "en"."""
+    for part in accept_language.lower().split(","):
+        tag = part.split(";")[0].strip()
+        if tag.startswith(("zh", "yue")):
+            return "zh"
+        if tag.startswith("en"):
+            return "en"
+    return "en"
