@@ -86,7 +86,8 @@ class ReferenceReport:
     level_db: float  # RMS of the speech, dBFS
     noise_db: float  # RMS of the quietest tenth, dBFS
     clipped_share: float  # share of samples at full scale
-    warnings: tuple[str, ...] = ()  # codes: "long_cut", "low_rate", "quiet", "noisy", "clipped", "short"
+    # codes: "long_cut", "transcript_dropped", "long", "short", "low_rate", "quiet", "noisy", "clipped", "damaged"
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
