@@ -1,0 +1,203 @@
+"""HiFT vocoder: mel (80 bins, 50 frames a second) to 24 kHz sound (SPEC 6). Everything is float32.
+
+Parameter names are those of `hift.pt` once weight norm is folded (see `weight_norm`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference.models.config import VocoderConfig
+from inference.models.f0 import F0Predictor
+from inference.models.masks import valid_positions
+from inference.models.source import Excitation, HarmonicSource
+from inference.models.spectral import ShortFourier
+from inference.models.weight_norm import fold_weight_norm
+from inference.types import EngineError
+
+__all__ = ["ResBlock", "Snake", "Vocoder", "fold_weight_norm"]
+
+_FINAL_SLOPE = 0.01  # torch's default, unlike the other activations (SPEC 6.3)
+_MAX_MAGNITUDE = 100.0
+
+
+def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x * mask
+
+
+class Snake(nn.Module):
+    """x + sin²(αx) / α with one learnt α a channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) → (B, C, T)."""
+        alpha = self.alpha[:, None]
+        return x + torch.sin(x * alpha).square() / (alpha + 1e-9)
+
+
+class ResBlock(nn.Module):
+    """Pairs of Snake-activated convolutions, the first of each pair dilated."""
+
+    def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.convs1 = nn.ModuleList(
+            nn.Conv1d(channels, channels, kernel, dilation=d, padding=(kernel - 1) * d // 2) for d in dilations
+        )
+        self.convs2 = nn.ModuleList(
+            nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2) for _ in dilations
+        )
+        self.activations1 = nn.ModuleList(Snake(channels) for _ in dilations)
+        self.activations2 = nn.ModuleList(Snake(channels) for _ in dilations)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x (B, C, T), mask (B, 1, T) or None → (B, C, T). Snake keeps 0 at 0, so masking before it is enough."""
+        layers = zip(self.convs1, self.convs2, self.activations1, self.activations2)
+        for dilated, plain, first, second in layers:
+            y = dilated(first(_masked(x, mask)))
+            x = plain(second(_masked(y, mask))) + x
+        return x
+
+
+class Vocoder(nn.Module):
+    """Mel to sound. `forward` for whole use; `f0`, `source`, `decode` one by one for streams and training."""
+
+    def __init__(self, cfg: VocoderConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.f0_predictor = F0Predictor(cfg.mel_bins, cfg.f0_channels)
+        self.m_source = HarmonicSource(cfg)
+        self.fourier = ShortFourier(cfg.istft_n_fft, cfg.istft_hop)
+        self.conv_pre = nn.Conv1d(cfg.mel_bins, cfg.base_channels, 7, padding=3)
+        self.ups, self.source_downs = nn.ModuleList(), nn.ModuleList()
+        self.source_resblocks, self.resblocks = nn.ModuleList(), nn.ModuleList()
+        for stage in range(len(cfg.upsample_rates)):
+            self._add_stage(stage)
+        channels = cfg.base_channels >> len(cfg.upsample_rates)
+        self.conv_post = nn.Conv1d(channels, 2 * self.fourier.bins, 7, padding=3)
+
+    def _add_stage(self, stage: int) -> None:
+        cfg = self.cfg
+        rate, kernel = cfg.upsample_rates[stage], cfg.upsample_kernel_sizes[stage]
+        channels = cfg.base_channels >> (stage + 1)
+        self.ups.append(nn.ConvTranspose1d(2 * channels, channels, kernel, rate, padding=(kernel - rate) // 2))
+        left = 1
+        for later in cfg.upsample_rates[stage + 1 :]:
+            left *= later
+        width = 2 * self.fourier.bins
+        if left == 1:
+            self.source_downs.append(nn.Conv1d(width, channels, 1))
+        else:
+            self.source_downs.append(nn.Conv1d(width, channels, 2 * left, left, padding=left // 2))
+        self.source_resblocks.append(
+            ResBlock(
+                channels, cfg.source_resblock_kernel_sizes[stage], cfg.source_resblock_dilation_sizes[stage]
+            )
+        )
+        for size, dilations in zip(cfg.resblock_kernel_sizes, cfg.resblock_dilation_sizes):
+            self.resblocks.append(ResBlock(channels, size, dilations))
+
+    # ------------------------------------------------------------------------------------------------ whole
+    def forward(
+        self,
+        mel: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        seeds: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """mel (B, 80, T) → sound (B, 480*T) in ±0.99 and its source (B, 1, 480*T).
+
+        lengths (B,) frames, or None when no item is padded (faster): a padded item gets what it gets alone, and zeros
+        after its end. seeds (B,) int64 choose each item's noise (default 0). noise (B, 480*T, 9) standard normal
+        replaces it and makes the source as the original does. Raises `EngineError("empty_mel")`.
+        """
+        mel = mel.float()
+        f0 = self.f0(mel, lengths)
+        if noise is not None:
+            source = self.m_source.exact(f0, noise.float())
+        else:
+            source, _ = self.source(f0, self.from_start(mel, seeds))
+        if lengths is not None:
+            source = source * valid_positions(lengths * self.cfg.hop, source.shape[2])[:, None]
+        return self.decode(mel, source, lengths), source
+
+    def from_start(self, mel: Tensor, seeds: Tensor | None = None) -> Excitation:
+        """The excitation of items that begin at their frame 0 and end with their last."""
+        zeros = torch.zeros(mel.shape[0], dtype=torch.int64, device=mel.device)
+        return Excitation(zeros if seeds is None else seeds, zeros)
+
+    # ------------------------------------------------------------------------------------------------ parts
+    def f0(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """mel (B, 80, T) → F0 (B, T) in Hz, 0 past each length. Raises `EngineError("empty_mel")`."""
+        if mel.shape[2] == 0:
+            raise EngineError("empty_mel", "The vocoder was given a mel spectrogram without frames.")
+        found: Tensor = self.f0_predictor(mel, self._frame_mask(lengths, mel.shape[2]))
+        return found
+
+    def source(self, f0: Tensor, excitation: Excitation) -> tuple[Tensor, Tensor]:
+        """f0 (B, T) → source (B, 1, 480*T) and the phases (B, T, 9) at frame centres, in cycles."""
+        with torch.autocast(f0.device.type, enabled=False):
+            found: tuple[Tensor, Tensor] = self.m_source(f0.float(), excitation)
+        return found
+
+    def decode(self, mel: Tensor, source: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """mel (B, 80, T), source (B, 1, 480*T), lengths (B,) frames or None → sound (B, 480*T)."""
+        with torch.autocast(mel.device.type, enabled=False):
+            spectrum = self.spectrum(mel.float(), source.float(), lengths)
+            return self.to_sound(spectrum, lengths)
+
+    def spectrum(self, mel: Tensor, source: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The convolutions of `decode`, up to (B, 18, 120*T + 1). Training may run them under autocast."""
+        samples = None if lengths is None else lengths * self.cfg.hop
+        with torch.autocast(mel.device.type, enabled=False):
+            excitation = self.fourier.transform(source[:, 0].float(), samples)
+        excitation = _masked(excitation, self._fourier_mask(lengths, excitation.shape[2]))
+        x, scale = self.conv_pre(_masked(mel, self._frame_mask(lengths, mel.shape[2]))), 1
+        last = len(self.ups) - 1
+        for stage, up in enumerate(self.ups):
+            mask = None if lengths is None else self._frame_mask(lengths * scale, x.shape[2])
+            x = up(F.leaky_relu(_masked(x, mask), self.cfg.lrelu_slope))
+            scale *= self.cfg.upsample_rates[stage]
+            if stage == last:
+                x = F.pad(x, (1, 0), mode="reflect")
+                mask = self._fourier_mask(lengths, x.shape[2])
+            else:
+                mask = None if lengths is None else self._frame_mask(lengths * scale, x.shape[2])
+            x = self._stage(x, excitation, stage, mask)
+        found: Tensor = self.conv_post(F.leaky_relu(_masked(x, mask), _FINAL_SLOPE))
+        return found
+
+    def to_sound(self, spectrum: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, 18, 120*T + 1): log magnitudes, then what a sine turns into phases → sound (B, 480*T)."""
+        with torch.autocast(spectrum.device.type, enabled=False):
+            magnitude, phase = spectrum.float().chunk(2, dim=1)
+            magnitude, phase = magnitude.exp().clamp_max(_MAX_MAGNITUDE), torch.sin(phase)
+            full = torch.cat((magnitude * torch.cos(phase), magnitude * torch.sin(phase)), dim=1)
+            wave = self.fourier.invert(full, self._fourier_mask(lengths, full.shape[2]))
+            wave = wave.clamp(-self.cfg.audio_limit, self.cfg.audio_limit)
+            if lengths is None:
+                return wave
+            return wave * valid_positions(lengths * self.cfg.hop, wave.shape[1])
+
+    def _stage(self, x: Tensor, excitation: Tensor, stage: int, mask: Tensor | None) -> Tensor:
+        """Add the source's part, then the mean of the stage's parallel blocks."""
+        x = x + self.source_resblocks[stage](self.source_downs[stage](excitation), mask)
+        count = len(self.cfg.resblock_kernel_sizes)
+        blocks = self.resblocks[stage * count : (stage + 1) * count]
+        total = blocks[0](x, mask)
+        for block in blocks[1:]:
+            total = total + block(x, mask)
+        return total / count
+
+    def _frame_mask(self, lengths: Tensor | None, size: int) -> Tensor | None:
+        return None if lengths is None else valid_positions(lengths, size)[:, None].float()
+
+    def _fourier_mask(self, lengths: Tensor | None, size: int) -> Tensor | None:
+        if lengths is None:
+            return None
+        return self._frame_mask(lengths * (self.cfg.hop // self.cfg.istft_hop) + 1, size)
