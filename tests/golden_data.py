@@ -95,7 +95,9 @@ def load_case(name: str) -> Case:
 
 def tiny_weights(file: str) -> dict[str, Tensor]:
     """State dict of a tiny checkpoint: "llm.pt", "flow.pt" or "hift.pt"."""
-    state: dict[str, Tensor] = torch.load(require_golden() / "tiny" / file, weights_only=True, map_location="cpu")
+    state: dict[str, Tensor] = torch.load(
+        require_golden() / "tiny" / file, weights_only=True, map_location="cpu"
+    )
     return state
 
 
@@ -115,4 +117,6 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
         raise ValueError(f"shapes differ: {tuple(found.shape)} and {tuple(expected.shape)}")
     if not torch.isfinite(found).all():
         return float("inf")
-    return float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected).clamp_min(1e-30))
+    return float(
+        torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected).clamp_min(1e-30)
+    )

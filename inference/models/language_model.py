@@ -1,34 +1,38 @@
-"""Text and speech tokens → next speech token: a Qwen2 decoder with speech embeddings and a speech head (SPEC 3).
+"""Text-to-speech-token language model: a Qwen2 decoder with speech embeddings and a speech head (SPEC 1.1, 3).
 
-Parameter names are the keys of `llm.pt` (its text head is never used and left out). RMSNorm, rotary tables and the
-softmax are float32 whatever the weights are held in.
+Parameter names are those of `llm.pt`; its `llm.model.lm_head.weight` has no counterpart, as only the speech head
+is ever computed. Norms, rotary tables, the residual stream, softmax and logits are float32 in every precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.models.config import LanguageModelConfig
-from inference.runtime.kv_cache import KVCache
 
-SOS_ROW, TASK_ROW = 0, 1  # of `llm_embedding`
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What one request puts before the first generated token. Ids are 1-D int tensors or lists."""
-
-    text: Sequence[int]  # prompt text and text to speak, in this order
-    speech: Sequence[int] = ()  # speech tokens of the reference
+# What an input position holds: the table its embedding comes from. PAD positions become zeros.
+PAD, SERVICE, TEXT, SPEECH = 0, 1, 2, 3
+START_OF_SEQUENCE, TASK = 0, 1  # rows of the service table
 
 
-class RMSNorm(nn.Module):
-    """Scale by the root mean square, computed in float32."""
+class AttentionMemory(Protocol):
+    """Keys and values of earlier positions, kept by the runtime."""
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Store the new (B, kv_heads, T, head_dim) keys and values of one layer and return what to attend over.
+
+        Returns keys and values (B, kv_heads, S, head_dim) and a boolean mask (B, 1, T, S), True = visible. A mask of
+        None means that the new positions are the first ones (S = T) and plain causal order holds.
+        """
+        ...
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square norm with float32 statistics; gives the dtype of its weight."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -36,58 +40,77 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, size) → (…, size) of the same dtype."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        """(…, size) of any float dtype → the same shape."""
+        x = x.float()
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return (x * scale * self.weight.float()).to(self.weight.dtype)
 
 
-def rotary_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """positions (B, S) → cos and sin, each (B, 1, S, head_dim) float32, for half-split rotation."""
-    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
-    angle = positions[..., None].float() * theta**-exponent
-    angle = torch.cat((angle, angle), dim=-1)[:, None]
-    return angle.cos(), angle.sin()
+def rotary_table(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (B, 1, T, head_dim / 2), float32, for positions (B, T)."""
+    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angles = positions[:, None, :, None].float() * (1.0 / theta**exponents)
+    return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of x (B, heads, S, head_dim), in float32 inside."""
-    wide = x.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn pairs (i, i + head_dim / 2) of (B, heads, T, head_dim) by their position's angles."""
+    cosine, sine = table
+    first, second = x.float().chunk(2, dim=-1)
+    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    return turned.to(x.dtype)
 
 
-class Attention(nn.Module):
-    """Grouped-query attention with biases on q, k and v only."""
+def grouped_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention in which each key/value head serves a run of query heads.
+
+    query (B, heads, T, D); keys, values (B, kv_heads, S, D); mask (B, 1, T, S) bool or None = causal, S = T.
+    Returns (B, heads, T, D).
+    """
+    batch, heads, steps, size = query.shape
+    groups = heads // keys.shape[1]
+    if mask is None:
+        keys, values = (kv.repeat_interleave(groups, dim=1) for kv in (keys, values))
+        return F.scaled_dot_product_attention(query, keys, values, is_causal=True)
+    # The heads of a group go into the time axis, so that cached keys need not be copied once per head.
+    query = query.reshape(batch, keys.shape[1], groups * steps, size)
+    if steps > 1:
+        mask = mask.repeat(1, 1, groups, 1)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask).reshape(
+        batch, heads, steps, size
+    )
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention with rotary positions."""
 
     def __init__(self, cfg: LanguageModelConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = cfg.num_heads, cfg.num_kv_heads, cfg.head_dim
+        self.num_heads, self.num_kv_heads, self.head_dim = cfg.num_heads, cfg.num_kv_heads, cfg.head_dim
         self.q_proj = nn.Linear(cfg.hidden_size, cfg.num_heads * cfg.head_dim)
         self.k_proj = nn.Linear(cfg.hidden_size, cfg.num_kv_heads * cfg.head_dim)
         self.v_proj = nn.Linear(cfg.hidden_size, cfg.num_kv_heads * cfg.head_dim)
         self.o_proj = nn.Linear(cfg.num_heads * cfg.head_dim, cfg.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, context: Context, layer: int) -> Tensor:
-        """(B, S, hidden) → (B, S, hidden)."""
-        batch, length, _ = x.shape
-        q = self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
-        k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        q, k = rotate(q, context.cos, context.sin), rotate(k, context.cos, context.sin)
-        if context.cache is not None:
-            k, v = context.cache.update(layer, k, v, context.positions, context.limit)
-        repeat = self.heads // self.kv_heads
-        k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=context.mask is None and length > 1
-        )
-        found: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
-        return found
+    def forward(
+        self, x: Tensor, table: tuple[Tensor, Tensor], layer: int, memory: AttentionMemory | None
+    ) -> Tensor:
+        """(B, T, hidden) → (B, T, hidden)."""
+        query = rotate(self._split(self.q_proj(x), self.num_heads), table)
+        keys = rotate(self._split(self.k_proj(x), self.num_kv_heads), table)
+        values = self._split(self.v_proj(x), self.num_kv_heads)
+        mask = None
+        if memory is not None:
+            keys, values, mask = memory.extend(layer, keys, values)
+        attended = grouped_attention(query, keys, values, mask)
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
 
 
-class MLP(nn.Module):
-    """SwiGLU feed-forward."""
+class FeedForward(nn.Module):
+    """SwiGLU."""
 
     def __init__(self, cfg: LanguageModelConfig) -> None:
         super().__init__()
@@ -96,68 +119,73 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(cfg.intermediate_size, cfg.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return found
+        """(B, T, hidden) → (B, T, hidden)."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Layer(nn.Module):
-    """One pre-norm decoder layer."""
+class DecoderLayer(nn.Module):
+    """Pre-norm attention and feed-forward around a float32 residual stream."""
 
     def __init__(self, cfg: LanguageModelConfig) -> None:
         super().__init__()
-        self.self_attn = Attention(cfg)
-        self.mlp = MLP(cfg)
-        self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.self_attn = SelfAttention(cfg)
+        self.mlp = FeedForward(cfg)
+        self.input_layernorm = RmsNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(cfg.hidden_size, cfg.rms_norm_eps)
 
-    def forward(self, x: Tensor, context: Context, layer: int) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), context, layer)
+    def forward(
+        self, x: Tensor, table: tuple[Tensor, Tensor], layer: int, memory: AttentionMemory | None
+    ) -> Tensor:
+        """(B, T, hidden) float32 → (B, T, hidden) float32."""
+        x = x + self.self_attn(self.input_layernorm(x), table, layer, memory)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-@dataclass(frozen=True)
-class Context:
-    """What all layers of one pass share."""
+class Decoder(nn.Module):
+    """The Qwen2 body from embeddings to normed hidden states."""
 
-    positions: Tensor  # (B, S) of the new tokens
-    cos: Tensor
-    sin: Tensor
-    mask: Tensor | None  # (B, 1, S, keys) True where attended; None = plain causal
-    cache: KVCache | None
-    limit: int  # cached positions looked at
-
-
-class _Decoder(nn.Module):
     def __init__(self, cfg: LanguageModelConfig) -> None:
         super().__init__()
+        self.head_dim, self.theta = cfg.head_dim, cfg.rope_theta
         self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.hidden_size)
-        self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.num_layers))
-        self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.layers = nn.ModuleList(DecoderLayer(cfg) for _ in range(cfg.num_layers))
+        self.norm = RmsNorm(cfg.hidden_size, cfg.rms_norm_eps)
+
+    def forward(self, embeddings: Tensor, positions: Tensor, memory: AttentionMemory | None) -> Tensor:
+        """embeddings (B, T, hidden), positions (B, T) → hidden states after the last norm (B, T, hidden)."""
+        table = rotary_table(positions, self.head_dim, self.theta)
+        x = embeddings.float()
+        for index, layer in enumerate(self.layers):
+            x = layer(x, table, index, memory)
+        return self.norm(x)
 
 
-class _CausalModel(nn.Module):
-    def __init__(self, cfg: LanguageModelConfig) -> None:
+class _Nested(nn.Module):
+    """Gives its child the name `model`: the checkpoint's keys say `llm.model.model.…`."""
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = _Decoder(cfg)
-
-
-class _Encoder(nn.Module):
-    # The checkpoint nests the decoder twice: `llm.model.model.*`.
-    def __init__(self, cfg: LanguageModelConfig) -> None:
-        super().__init__()
-        self.model = _CausalModel(cfg)
+        self.model = model
 
 
 class LanguageModel(nn.Module):
-    """The whole language model; only the speech head is computed."""
+    """Embeddings, decoder body and speech head; state and sampling belong to the runtime."""
 
     def __init__(self, cfg: LanguageModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
         self.llm_embedding = nn.Embedding(2, cfg.hidden_size)
-        self.llm = _Encoder(cfg)
+        self.llm = _Nested(_Nested(Decoder(cfg)))
         self.llm_decoder = nn.Linear(cfg.hidden_size, cfg.speech_vocab_size)
         self.speech_embedding = nn.Embedding(cfg.speech_vocab_size, cfg.hidden_size)
+
+    @property
+    def decoder(self) -> Decoder:
+        """The Qwen2 body."""
+        body = self.llm.model.model
+        if not isinstance(body, Decoder):
+            raise TypeError("the language model's body was replaced by something else")
+        return body
 
     @property
     def device(self) -> torch.device:
@@ -165,72 +193,31 @@ class LanguageModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
+        """What the weights are held in."""
         return self.llm_decoder.weight.dtype
 
-    def new_cache(self, batch: int, max_len: int) -> KVCache:
-        """An empty cache of this model's shape, dtype and device for `batch` rows of `max_len` positions."""
-        cfg = self.cfg
-        return KVCache(cfg.num_layers, batch, cfg.num_kv_heads, max_len, cfg.head_dim, self.dtype, self.device)
-
-    def embed_text(self, ids: Tensor) -> Tensor:
-        """Text ids (…) → (…, hidden)."""
-        found: Tensor = self.llm.model.model.embed_tokens(ids)
-        return found
-
-    def embed_speech(self, ids: Tensor) -> Tensor:
-        """Speech ids (…) → (…, hidden)."""
-        found: Tensor = self.speech_embedding(ids)
-        return found
-
-    def embed_prompt(self, prompt: Prompt) -> Tensor:
-        """`[sos] text [task id] speech` → (P, hidden)."""
-        text = torch.as_tensor(prompt.text, dtype=torch.long, device=self.device)
-        speech = torch.as_tensor(prompt.speech, dtype=torch.long, device=self.device)
-        sos, task = self.llm_embedding.weight[SOS_ROW], self.llm_embedding.weight[TASK_ROW]
-        return torch.cat((sos[None], self.embed_text(text), task[None], self.embed_speech(speech)))
+    def embed(self, kinds: Tensor, ids: Tensor) -> Tensor:
+        """Input embeddings (B, T, hidden) of symbols: `kinds` (B, T) names the table, `ids` (B, T) the row."""
+        text = self.decoder.embed_tokens(torch.where(kinds == TEXT, ids, 0))
+        speech = self.speech_embedding(torch.where(kinds == SPEECH, ids, 0))
+        service = self.llm_embedding(torch.where(kinds == SERVICE, ids, 0))
+        kind = kinds[..., None]
+        chosen = torch.where(kind == TEXT, text, torch.where(kind == SPEECH, speech, service))
+        return chosen * (kind != PAD)
 
     def forward(
-        self,
-        embeddings: Tensor,
-        positions: Tensor | None = None,
-        cache: KVCache | None = None,
-        limit: int | None = None,
+        self, embeddings: Tensor, positions: Tensor | None = None, memory: AttentionMemory | None = None
     ) -> Tensor:
-        """embeddings (B, S, hidden) → hidden states after the final norm (B, S, hidden).
+        """Hidden states after the last norm (B, T, hidden).
 
-        Without a cache this is one causal pass from position 0. With one, `positions` (B, S) on the device say where
-        each token belongs; rows may be at different places, and `limit` (host) bounds the positions looked at.
-        Positions at or past the cache's end are not kept: give padding such a position.
+        `positions` (B, T) count from 0 when not given. Without `memory` attention is causal over the given positions: items padded on the right get what they get
+        alone, as no position sees what lies after it.
         """
-        batch, length, _ = embeddings.shape
         if positions is None:
+            batch, length, _ = embeddings.shape
             positions = torch.arange(length, device=embeddings.device).expand(batch, length)
-        cos, sin = rotary_tables(positions, self.cfg.head_dim, self.cfg.rope_theta)
-        mask, keys = None, length
-        if cache is not None:
-            keys = cache.max_len if limit is None else limit
-            mask = (torch.arange(keys, device=embeddings.device) <= positions[..., None])[:, None]
-        context = Context(positions, cos, sin, mask, cache, keys)
-        x = embeddings
-        for number, layer in enumerate(self.llm.model.model.layers):
-            x = layer(x, context, number)
-        found: Tensor = self.llm.model.model.norm(x)
-        return found
+        return self.decoder(embeddings, positions, memory)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states (…, hidden) → speech logits (…, 6564) in float32."""
-        found: Tensor = self.llm_decoder(hidden)
-        return found.float()
-
-    def prefill(self, prompts: Sequence[Tensor], cache: KVCache) -> Tensor:
-        """Embedded prompts, each (P_i, hidden), into rows 0.. of `cache` → last hidden states (B, hidden).
-
-        Shorter prompts are padded on the right; their padding is neither cached nor seen.
-        """
-        longest = max(len(prompt) for prompt in prompts)
-        batch = nn.utils.rnn.pad_sequence(list(prompts), batch_first=True)
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        places = torch.arange(longest, device=self.device).expand(len(prompts), longest)
-        positions = torch.where(places < lengths[:, None], places, cache.max_len)
-        hidden = self(batch, positions, cache, limit=longest)
-        return hidden[torch.arange(len(prompts), device=self.device), lengths - 1]
+        """Speech logits (…, speech_vocab_size), float32, for hidden states (…, hidden)."""
+        return self.llm_decoder(hidden).float()

@@ -67,7 +67,10 @@ class HarmonicSource(nn.Module):
         """(B, hop*T, harmonics): the sines with their noise, before they are mixed."""
         summed = torch.cumsum(self._frame_turns(f0), dim=1) * (2.0 * math.pi)
         phase = F.interpolate(
-            summed.transpose(1, 2) * self._hop, scale_factor=float(self._hop), mode="linear", align_corners=False
+            summed.transpose(1, 2) * self._hop,
+            scale_factor=float(self._hop),
+            mode="linear",
+            align_corners=False,
         )
         voiced = self._per_sample(f0 > self._threshold)[..., None]
         sines = torch.sin(phase.transpose(1, 2)) * self._amplitude

@@ -1,4 +1,4 @@
-"""The vocoder's tiny Fourier transforms as matrix products: exact in float32, exportable, masked per item (SPEC 6.3)."""
+"""The vocoder's small Fourier transforms as matrix products: float32, exportable, masked per item (SPEC 6.3)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ class ResBlock(nn.Module):
     def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
         self.convs1 = nn.ModuleList(
-            nn.Conv1d(channels, channels, kernel, dilation=d, padding=(kernel - 1) * d // 2) for d in dilations
+            nn.Conv1d(channels, channels, kernel, dilation=d, padding=(kernel - 1) * d // 2)
+            for d in dilations
         )
         self.convs2 = nn.ModuleList(
             nn.Conv1d(channels, channels, kernel, padding=(kernel - 1) // 2) for _ in dilations
@@ -84,7 +85,9 @@ class Vocoder(nn.Module):
         cfg = self.cfg
         rate, kernel = cfg.upsample_rates[stage], cfg.upsample_kernel_sizes[stage]
         channels = cfg.base_channels >> (stage + 1)
-        self.ups.append(nn.ConvTranspose1d(2 * channels, channels, kernel, rate, padding=(kernel - rate) // 2))
+        self.ups.append(
+            nn.ConvTranspose1d(2 * channels, channels, kernel, rate, padding=(kernel - rate) // 2)
+        )
         left = 1
         for later in cfg.upsample_rates[stage + 1 :]:
             left *= later

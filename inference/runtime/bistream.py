@@ -1,125 +1,99 @@
-"""Speech from text that is still being written: text and speech interleaved 5 to 15 (SPEC 3.2)."""
+"""Speech from text that arrives in pieces: which symbols the language model is fed next (SPEC 3.2).
+
+State and pure functions on it; running the model and sampling belong to `generate`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from inference.models.config import LanguageModelConfig
+from inference.runtime.feed import START_FEED, TASK_FEED, Feed, join, speech_feed, text_feed
 from inference.types import EngineError
 
 
-class Kind(str, Enum):
-    """What an item of a feed is embedded by."""
-
-    SOS = "sos"
-    TASK = "task"
-    TEXT = "text"
-    SPEECH = "speech"
-
-
-Item = tuple[Kind, int]
-# Feeds items to the model and picks the next id: (feed, ids generated so far, end of speech allowed) → id.
-# A `None` for the history says that the id is already known and nothing need be picked.
-Decoder = Callable[[Sequence[Item], Sequence[int] | None, bool], int]
-
-
 @dataclass
-class Interleaving:
-    """State of one request."""
+class Bistream:
+    """One request: text waiting to be fed, what was generated, what to feed next."""
 
     cfg: LanguageModelConfig
-    text: list[int]  # waiting text ids, the prompt's first
-    speech: list[int]  # prompt speech not yet fed
-    feed: list[Item] = field(default_factory=lambda: [(Kind.SOS, 0)])
+    pending: list[int]  # text ids not yet fed; begins as the prompt text
+    prompt_speech: list[int]  # prompt speech ids not yet fed
+    feed: Feed = START_FEED
     generated: list[int] = field(default_factory=list)  # fill tokens included
-    next_fill: int = 0
-
-    def __post_init__(self) -> None:
-        per_turn = self.cfg.mix_ratio[1]
-        self.next_fill = (len(self.speech) // per_turn + 1) * per_turn - len(self.speech)
-
-    def add_text(self, token: int) -> bool:
-        """Take one more text id; True when speech can be generated now."""
-        text_turn, speech_turn = self.cfg.mix_ratio
-        self.text.append(token)
-        while self.speech and len(self.text) >= text_turn:
-            self._feed_text(text_turn)
-            self.feed += [(Kind.SPEECH, id_) for id_ in self.speech[:speech_turn]]
-            del self.speech[:speech_turn]
-        if self.speech:
-            return False
-        after_fill = bool(self.generated) and self.generated[-1] == self.cfg.fill_token
-        at_start = not self.generated and len(self.feed) == 1
-        if not (after_fill or at_start):
-            return True
-        if len(self.text) < text_turn:
-            return False
-        if after_fill:
-            self.feed = []
-        self._feed_text(text_turn)
-        return True
-
-    def finish_text(self) -> None:
-        """No more text: the rest of it and the task id go in. Prompt speech still unused is dropped."""
-        self._feed_text(len(self.text))
-        self.feed.append((Kind.TASK, 0))
-
-    def accept(self, token: int) -> None:
-        """Remember a generated speech token and feed it next."""
-        self.generated.append(token)
-        self.feed = [(Kind.SPEECH, token)]
-
-    def accept_fill(self) -> None:
-        """The model waits for text. The fill token is never fed; the original feeds the token before it again."""
-        self.next_fill = len(self.generated) + self.cfg.mix_ratio[1] + 1
-        self.generated.append(self.cfg.fill_token)
-
-    def _feed_text(self, count: int) -> None:
-        self.feed += [(Kind.TEXT, id_) for id_ in self.text[:count]]
-        del self.text[:count]
+    next_fill: int = 0  # length of `generated` at which a fill is forced
+    repeat_last: bool = False  # feed the last speech token twice at the end, as the original does
+    text_ended: bool = False
+    fed_speech: bool = False  # the feed is a speech token that the model has already seen
+    decoding: bool = False  # the next thing to do is to run the feed
 
 
-def interleave(
-    text: Iterable[int],
-    prompt_text: Sequence[int],
-    prompt_speech: Sequence[int],
-    decode: Decoder,
-    cfg: LanguageModelConfig,
-) -> Iterator[int]:
-    """Speech tokens for text ids that arrive one at a time.
+def start(
+    cfg: LanguageModelConfig, prompt_text: list[int], prompt_speech: list[int], exact: bool = False
+) -> Bistream:
+    """A fresh state. `exact` reproduces the original's repeated last token (a quirk)."""
+    speech = cfg.mix_ratio[1]
+    next_fill = (len(prompt_speech) // speech + 1) * speech - len(prompt_speech)
+    return Bistream(cfg, list(prompt_text), list(prompt_speech), next_fill=next_fill, repeat_last=exact)
 
-    Raises `EngineError("unexpected_token")` when the model ends where it must not.
+
+def push_text(state: Bistream, text_id: int) -> None:
+    """One more text token; `state.decoding` then says whether speech can go on."""
+    text, speech = state.cfg.mix_ratio
+    state.pending.append(text_id)
+    while state.prompt_speech and len(state.pending) >= text:
+        block = [text_feed(state.pending[:text]), speech_feed(state.prompt_speech[:speech])]
+        state.feed = join([state.feed, *block])
+        del state.pending[:text], state.prompt_speech[:speech]
+    if state.prompt_speech:
+        return
+    after_fill = bool(state.generated) and state.generated[-1] == state.cfg.fill_token
+    at_start = not state.generated and len(state.feed) == 1
+    if after_fill or at_start:
+        if len(state.pending) < text:
+            return
+        opening = text_feed(state.pending[:text])
+        del state.pending[:text]
+        state.feed = opening if after_fill else join([state.feed, opening])
+        state.fed_speech = False
+    state.decoding = True
+
+
+def end_text(state: Bistream) -> None:
+    """No more text will come: the rest and the task symbol are fed, and the end becomes possible."""
+    feed = [] if state.fed_speech and not state.repeat_last else [state.feed]
+    state.feed = join([*feed, text_feed(state.pending), TASK_FEED])
+    state.pending.clear()
+    state.text_ended = True
+    state.decoding = True
+
+
+def fill_is_due(state: Bistream) -> bool:
+    """The next id is the fill token whatever the model says; nothing is drawn."""
+    return not state.text_ended and len(state.generated) == state.next_fill
+
+
+def accept(state: Bistream, speech_id: int) -> int | None:
+    """Take the id drawn after running `state.feed`; returns the speech token to emit, if it is one.
+
+    Afterwards `state.decoding` says whether to run the (new) feed. Raises `EngineError("unexpected_token")`.
     """
-    state = Interleaving(cfg, list(prompt_text), list(prompt_speech))
-    for token in text:
-        if state.add_text(token):
-            yield from _speech_turn(state, decode)
-    state.finish_text()
-    while True:
-        found = decode(state.feed, state.generated, True)
-        if found == cfg.end_of_speech:
-            return
-        _require_speech(found, cfg)
-        state.accept(found)
-        yield found
-
-
-def _speech_turn(state: Interleaving, decode: Decoder) -> Iterator[int]:
-    """Generate until the model (or the schedule) asks for more text."""
     cfg = state.cfg
-    while True:
-        forced = len(state.generated) == state.next_fill
-        found = decode(state.feed, None if forced else state.generated, False)
-        if forced or found == cfg.fill_token:
-            state.accept_fill()
-            return
-        _require_speech(found, cfg)
-        state.accept(found)
-        yield found
-
-
-def _require_speech(token: int, cfg: LanguageModelConfig) -> None:
-    if token >= cfg.speech_token_size:
-        raise EngineError("unexpected_token", f"The language model gave {token} in the middle of the speech.")
+    if state.text_ended and speech_id == cfg.end_of_speech:
+        state.decoding = False
+        return None
+    if not state.text_ended and speech_id == cfg.fill_token:
+        state.next_fill = len(state.generated) + cfg.mix_ratio[1] + 1
+        state.generated.append(speech_id)
+        state.fed_speech = True
+        state.decoding = False
+        return None
+    if not 0 <= speech_id < cfg.speech_token_size:
+        raise EngineError(
+            "unexpected_token",
+            f"The language model produced the unexpected token {speech_id}.",
+            token=speech_id,
+        )
+    state.generated.append(speech_id)
+    state.feed = speech_feed([speech_id])
+    return speech_id

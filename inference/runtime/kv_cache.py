@@ -1,44 +1,87 @@
-"""Preallocated keys and values for a fixed number of rows (slots), each at a position of its own."""
+"""Preallocated keys and values of the language model: one row a slot, each at its own position.
+
+Shapes never change and nothing waits for the device, so that a decode step can be captured as a CUDA graph.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from inference.models.config import LanguageModelConfig
 
-class KVCache:
-    """Keys and values of every layer: (layers, 2, rows, kv_heads, max_len + 1, head_dim).
 
-    Writing needs no wait for the host: positions are device tensors. The last place is a bin for padding, so that a
-    padded position never overwrites a real one. A row is reused by writing it from position 0 again.
-    """
+class KvCache:
+    """`data` (layers, 2, rows, kv_heads, max_len, head_dim); `lengths` (rows,) int64 positions filled so far."""
 
     def __init__(
         self,
-        layers: int,
+        cfg: LanguageModelConfig,
         rows: int,
-        kv_heads: int,
         max_len: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
+        shape = (cfg.num_layers, 2, rows, cfg.num_kv_heads, max_len, cfg.head_dim)
+        self.data = torch.zeros(shape, device=device, dtype=dtype)
+        self.lengths = torch.zeros(rows, device=device, dtype=torch.int64)
+        self.rows = rows
         self.max_len = max_len
-        self._store = torch.zeros(layers, 2, rows, kv_heads, max_len + 1, head_dim, dtype=dtype, device=device)
-        self._rows = torch.arange(rows, device=device)[:, None]
 
-    def update(self, layer: int, k: Tensor, v: Tensor, positions: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Keep k, v (B, kv_heads, S, head_dim) at `positions` (B, S) of rows 0..B-1.
+    def reset(self, rows: Tensor) -> None:
+        """Empty the slots `rows` (n,).
 
-        Returns all keys and values of those rows up to `limit`: (B, kv_heads, limit, head_dim).
+        The values are cleared too: a masked position has weight 0, but 0 times a NaN left behind is NaN.
         """
-        batch = k.shape[0]
-        places = positions.clamp(max=self.max_len)
-        keys, values = self._store[layer, 0, :batch], self._store[layer, 1, :batch]
-        keys[self._rows[:batch], :, places] = k.transpose(1, 2)
-        values[self._rows[:batch], :, places] = v.transpose(1, 2)
-        return keys[:, :, :limit], values[:, :, :limit]
+        self.lengths.index_fill_(0, rows, 0)
+        self.data.index_fill_(2, rows, 0)
 
-    @property
-    def nbytes(self) -> int:
-        return self._store.nbytes
+    def advance(self, counts: Tensor, rows: Tensor | None = None) -> None:
+        """Add `counts` (B,) to the lengths of `rows` (B,), or of the first B rows."""
+        if rows is None:
+            self.lengths[: len(counts)] += counts
+        else:
+            self.lengths.index_add_(0, rows, counts)
+
+    def lengths_of(self, rows: Tensor | None, batch: int) -> Tensor:
+        """(B,) filled positions of `rows`, or of the first `batch` rows."""
+        return self.lengths[:batch] if rows is None else self.lengths.index_select(0, rows)
+
+
+class CacheView:
+    """One forward pass over a batch of a cache's rows; an `AttentionMemory` of the language model.
+
+    `positions` (B, T) are where the new keys go. `prefix` is the number of cached positions to attend over; it must
+    cover the longest row including the new positions, and is chosen by the host (any larger value gives the same
+    result). None says that all rows start at 0: then the new positions attend among themselves.
+    `rows` None stands for the first B rows, which are used in place; other rows are copied out for the attention.
+    Padded positions are written as well: they lie past their row's length, are masked, and the next ones overwrite them.
+    """
+
+    def __init__(
+        self, cache: KvCache, positions: Tensor, prefix: int | None, rows: Tensor | None = None
+    ) -> None:
+        self._cache = cache
+        self._positions = positions.clamp_max(cache.max_len - 1)  # a finished row may idle at the end
+        self._batch = len(positions)
+        self._rows = rows
+        self._write_rows = rows if rows is not None else torch.arange(self._batch, device=positions.device)
+        self._prefix = prefix
+        self._mask: Tensor | None = None
+        if prefix is not None:
+            places = torch.arange(prefix, device=positions.device)
+            self._mask = (places <= self._positions[:, :, None])[:, None]
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `AttentionMemory.extend`."""
+        stored = self._cache.data[layer]
+        places = (self._write_rows[:, None], slice(None), self._positions)
+        stored[0][places] = keys.transpose(1, 2).to(stored.dtype)
+        stored[1][places] = values.transpose(1, 2).to(stored.dtype)
+        if self._prefix is None:
+            return keys, values, None
+        if self._rows is None:
+            chosen = stored[:, : self._batch, :, : self._prefix]
+        else:
+            chosen = stored[:, :, :, : self._prefix].index_select(1, self._rows)
+        return chosen[0].to(keys.dtype), chosen[1].to(keys.dtype), self._mask

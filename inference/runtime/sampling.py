@@ -1,46 +1,113 @@
-"""Repetition-aware sampling for a whole batch on the device, without waiting for it (SPEC 3.1)."""
+"""Repetition-aware sampling for a whole batch, on the device, without waiting for it (SPEC 3.1)."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from inference.models.config import SamplingConfig
+from inference.models.config import LanguageModelConfig, SamplingConfig
+from inference.runtime.uniforms import step_uniforms
 
-UNIFORMS_PER_STEP = 2  # one for the nucleus, one for the fallback
+NOT_FINITE = -1  # what `sample_step` gives for a row whose logits are not finite
+_NO_ID = -1  # an empty place of the history
+_LOW_BITS = (1 << 32) - 1
 
 
 def nucleus(probabilities: Tensor, cfg: SamplingConfig) -> tuple[Tensor, Tensor]:
-    """(B, V) → candidate weights (B, k) float64, 0 outside the nucleus, and their ids (B, k), likeliest first.
+    """Candidates in descending probability: ids (B, k) int64 and weights (B, k) float64, 0 for those left out.
 
-    A candidate belongs while those before it sum to less than `top_p`, so the one that crosses it is in.
+    probabilities: (B, V) float32. A candidate is in while the sum of those before it is below `top_p`, so the one that
+    crosses the border is included; equal probabilities keep the order of their ids.
     """
-    ranked, ids = torch.sort(probabilities, dim=-1, descending=True, stable=True)
-    ranked, ids = ranked[:, : cfg.top_k], ids[:, : cfg.top_k]
-    before = torch.cumsum(ranked, dim=-1) - ranked
-    # The running sum is float32 as in the original: subtracting back would round differently.
-    before[:, 1:] = torch.cumsum(ranked, dim=-1)[:, :-1]
-    return torch.where(before < cfg.top_p, ranked, 0.0).double(), ids
+    count = min(cfg.top_k, probabilities.shape[1])
+    order = torch.arange(probabilities.shape[1], device=probabilities.device)
+    # The bits of non-negative floats sort like the floats; the id in the low half makes the order total and stable.
+    keys = (probabilities.contiguous().view(torch.int32).long() << 32) | (_LOW_BITS - order)
+    ids = _LOW_BITS - (keys.topk(count, dim=1).values & _LOW_BITS)
+    values = probabilities.gather(1, ids)
+    kept = []
+    total = torch.zeros_like(values[:, 0])
+    for place in range(count):  # float32 additions one by one, as recorded: cumsum rounds differently
+        kept.append(total < cfg.top_p)
+        total = total + values[:, place]
+    return ids, values.double() * torch.stack(kept, dim=1)
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """weights (B, n) float64 ≥ 0, uniforms (B,) in [0, 1) → index (B,) drawn in proportion to its weight."""
-    cumulative = torch.cumsum(weights, dim=-1)
-    target = uniforms[:, None] * cumulative[:, -1:]
-    index = (cumulative <= target).sum(dim=-1)
-    return index.clamp_max(weights.shape[-1] - 1)
+    """First index whose cumulative share exceeds the uniform: weights (B, n) float64, uniforms (B,) → (B,) int64."""
+    cumulative = weights.cumsum(1)
+    passed = (cumulative <= (uniforms * cumulative[:, -1])[:, None]).sum(1)
+    # Only a uniform that rounds up to 1 gets past the end.
+    return passed.clamp_max(weights.shape[1] - 1)
 
 
-def sample(logp: Tensor, recent: Tensor, uniforms: Tensor, cfg: SamplingConfig) -> Tensor:
-    """One token for every row.
+def repetition_aware(logp: Tensor, recent: Tensor, uniforms: Tensor, cfg: SamplingConfig) -> Tensor:
+    """One id per row (B,) int64.
 
-    logp (B, V) log-probabilities, masked ids at −inf; recent (B, window) the latest ids of each row, −1 where there are
-    none; uniforms (B, 2). Returns ids (B,) int64. A drawn id that was said recently is masked and another one drawn
-    from the whole vocabulary.
+    logp (B, V) float32 log-probabilities with forbidden ids at -inf; recent (B, W) the last ids, -1 where there is
+    none; uniforms (B, 2). A candidate that occurs among the recent ones is dropped, and another is drawn from the whole
+    vocabulary.
     """
-    weights, ids = nucleus(torch.softmax(logp, dim=-1), cfg)
+    ids, weights = nucleus(torch.softmax(logp, dim=1), cfg)
     first = ids.gather(1, draw(weights, uniforms[:, 0])[:, None])
-    repeated = (recent == first).sum(dim=-1) >= cfg.win_size * cfg.tau_r
-    others = torch.softmax(logp.scatter(1, first, float("-inf")), dim=-1).double()
-    second = draw(others, uniforms[:, 1])
-    return torch.where(repeated, second, first[:, 0])
+    repeated = (recent == first).sum(1) >= cfg.win_size * cfg.tau_r
+    others = torch.softmax(logp.scatter(1, first, -torch.inf), dim=1)
+    return torch.where(repeated, draw(others.double(), uniforms[:, 1]), first[:, 0])
+
+
+@dataclass
+class SamplerState:
+    """What sampling remembers of each row; all tensors (B,) int64 but `recent` (B, W)."""
+
+    seeds: Tensor
+    steps: Tensor  # ids drawn so far
+    min_len: Tensor
+    max_len: Tensor
+    recent: Tensor
+    active: Tensor  # bool; False once the row has ended
+
+    @classmethod
+    def create(
+        cls,
+        cfg: SamplingConfig,
+        seeds: Sequence[int],
+        min_len: Sequence[int],
+        max_len: Sequence[int],
+        device: torch.device,
+    ) -> SamplerState:
+        """State of fresh rows."""
+
+        def column(values: Sequence[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64).to(device)
+
+        limits = column(max_len)
+        recent = torch.full((len(seeds), cfg.win_size), _NO_ID, dtype=torch.int64, device=device)
+        return cls(column(seeds), torch.zeros_like(limits), column(min_len), limits, recent, limits > 0)
+
+    def remember(self, ids: Tensor) -> None:
+        """Put `ids` (B,) at the end of the history."""
+        self.recent.copy_(torch.cat((self.recent[:, 1:], ids[:, None]), dim=1))
+        self.steps += 1
+
+
+def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig) -> Tensor:
+    """Draw the next id of every row (B,) int64 and bring `state` up to date, in place.
+
+    logits (B, V) float32. End-of-speech is impossible before `min_len`. A row ends (`state.active`) with an id of the stop
+    set, at `max_len`, or with `NOT_FINITE`; ids of rows that had ended before mean nothing.
+    """
+    logp = torch.log_softmax(logits, dim=1)
+    end = cfg.end_of_speech
+    too_early = state.steps < state.min_len
+    logp[:, end] = torch.where(too_early, -torch.inf, logp[:, end])
+    ids = repetition_aware(logp, state.recent, step_uniforms(state.seeds, state.steps), cfg.sampling)
+    # log_softmax carries a single NaN or +inf to the whole row, so one sum tells.
+    sound = torch.isfinite(logits.sum(1))
+    ids = torch.where(sound, ids, NOT_FINITE)
+    state.remember(ids)
+    goes_on = sound & (ids < end) & (state.steps < state.max_len)
+    state.active &= goes_on
+    return ids

@@ -13,7 +13,14 @@ from inference.models.counter_noise import counter_normal
 from inference.models.source import Excitation
 from inference.models.vocoder import Vocoder, fold_weight_norm
 from inference.types import CheckpointError, EngineError
-from tests.golden_data import load_case, parametrize, reference_folder, relative_error, require_golden, tiny_weights
+from tests.golden_data import (
+    load_case,
+    parametrize,
+    reference_folder,
+    relative_error,
+    require_golden,
+    tiny_weights,
+)
 from tests.models.vocoder_support import speechlike_mel, tiny_vocoder, vocoder_for
 
 pytestmark = pytest.mark.unit
@@ -105,7 +112,10 @@ def test_whole_manifest_fits() -> None:
 @pytest.mark.golden
 def test_both_spellings_and_prefix_fold_alike() -> None:
     state = tiny_weights("hift.pt")
-    endings = (("parametrizations.weight.original0", "weight_g"), ("parametrizations.weight.original1", "weight_v"))
+    endings = (
+        ("parametrizations.weight.original0", "weight_g"),
+        ("parametrizations.weight.original1", "weight_v"),
+    )
     old = {}
     for key, value in state.items():
         for new_end, old_end in endings:
