@@ -9,6 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def _port(text: str) -> int:
+    # Checked here, as the system silently takes 70000 for 4464.
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a whole number from 1 to 65535")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `./run.sh` and `python app.py`."""
     parser = argparse.ArgumentParser(
@@ -18,11 +25,15 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--server-name", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
-    parser.add_argument("--server-port", type=int, default=7860, help="port of the page")
+    parser.add_argument("--server-port", type=_port, default=7860, help="port of the page")
     parser.add_argument("--model-dir", type=Path, default=None, help="folder with a CosyVoice2 model")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--output-dir", type=Path, default=Path("outputs"), help="where finished sound is kept")
-    parser.add_argument("--share", action="store_true", help="also open a public link through Gradio's tunnel")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("outputs"), help="where finished sound is kept"
+    )
+    parser.add_argument(
+        "--share", action="store_true", help="also open a public link through Gradio's tunnel"
+    )
     return parser
 
 
@@ -30,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the studio until it is interrupted; 2 when it cannot start because of how it was called."""
     args = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # Gradio asks its own server whether it is up
     from inference.types import SynthesisError
     from webui.serve import serve
 

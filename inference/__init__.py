@@ -1,6 +1,6 @@
 """CosyVoice2 inference: voice cloning from text and a short clip.
 
-    from inference import CosyVoice, Mode, Reference, SynthesisRequest
+from inference import CosyVoice, Mode, Reference, SynthesisRequest
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,10 @@ def _refuse_other_ways(document: Document, only: dict[str, Any]) -> None:
         if found != expected:
             raise CheckpointError(
                 "checkpoint_unsupported_value",
-                f"{document.file} says {path} = {found!r}; only {expected!r} is supported.",
+                f"{document.file} says {path} = {reprlib.repr(found)}; only {expected!r} is supported.",
                 file=document.file,
                 key=path,
-                value=str(found),
+                value=reprlib.repr(found),
                 expected=str(expected),
             )
 
@@ -245,20 +246,32 @@ def _check_agreement(config: ModelConfig, document: Document, qwen: Document) ->
     width = document.integer("llm.llm_input_size")
     if width != lm.hidden_size:
         raise document.bad_value("llm.llm_input_size", width, f"{lm.hidden_size}, as {qwen.file} says,")
-    if lm.hidden_size % lm.num_heads or (lm.hidden_size // lm.num_heads) % 2 or lm.num_heads % lm.num_kv_heads:
+    if (
+        lm.hidden_size % lm.num_heads
+        or (lm.hidden_size // lm.num_heads) % 2
+        or lm.num_heads % lm.num_kv_heads
+    ):
         raise qwen.bad_value("num_attention_heads", lm.num_heads, "a divisor of hidden_size")
     if flow.vocab_size != lm.speech_token_size:
-        raise document.bad_value("flow.vocab_size", flow.vocab_size, f"llm.speech_token_size {lm.speech_token_size}")
+        raise document.bad_value(
+            "flow.vocab_size", flow.vocab_size, f"llm.speech_token_size {lm.speech_token_size}"
+        )
     if flow.encoder.input_size != flow.input_size:
         raise document.bad_value("flow.encoder.input_size", flow.encoder.input_size, f"{flow.input_size}")
     if flow.encoder.output_size % flow.encoder.attention_heads:
-        raise document.bad_value("flow.encoder.attention_heads", flow.encoder.attention_heads, "a divisor of the width")
+        raise document.bad_value(
+            "flow.encoder.attention_heads", flow.encoder.attention_heads, "a divisor of the width"
+        )
     if flow.estimator.chunk_frames != flow.encoder.chunk_tokens * flow.token_mel_ratio:
         raise document.bad_value(
-            "flow.decoder.estimator.static_chunk_size", flow.estimator.chunk_frames, "chunk_size * token_mel_ratio"
+            "flow.decoder.estimator.static_chunk_size",
+            flow.estimator.chunk_frames,
+            "chunk_size * token_mel_ratio",
         )
     if vocoder.hop * config.token_rate * flow.token_mel_ratio != config.sample_rate:
-        raise document.bad_value("hift.upsample_rates", list(vocoder.upsample_rates), "rates that make 480 samples")
+        raise document.bad_value(
+            "hift.upsample_rates", list(vocoder.upsample_rates), "rates that make 480 samples"
+        )
     _check_lengths(vocoder, document)
 
 

@@ -6,20 +6,20 @@ unevaluated until somebody asks for that value, so a hostile file costs no more 
 
 from __future__ import annotations
 
-import math
 import re
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from inference.ref_arithmetic import evaluate
 from inference.types import CheckpointError
 
 MAX_BYTES = 1_000_000
 _MAX_DEPTH = 20  # of references to references
 _IGNORED_TAGS = ("!new:", "!name:", "!apply:")
-_TOKEN = re.compile(r"\s*(?:<(?P<name>[^<>]+)>|(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?)|(?P<mark>//|[-+*/()]))")
 _MISSING = object()
 
 
@@ -44,7 +44,7 @@ def _construct_tag(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
         return loader.construct_sequence(node, deep=True)
-    return loader.construct_scalar(node)
+    return str(node.value)
 
 
 _Loader.add_multi_constructor("!", _construct_tag)
@@ -92,7 +92,9 @@ class Document:
 
     def integers(self, path: str, default: Any = _MISSING) -> tuple[int, ...]:
         """A list of at most 64 positive whole numbers."""
-        return tuple(self._whole(path, item, 1, 10_000_000) for item in self._list(path, self.get(path, default)))
+        return tuple(
+            self._whole(path, item, 1, 10_000_000) for item in self._list(path, self.get(path, default))
+        )
 
     def integer_lists(self, path: str, default: Any = _MISSING) -> tuple[tuple[int, ...], ...]:
         """A list of such lists."""
@@ -101,7 +103,7 @@ class Document:
 
     def bad_value(self, path: str, value: Any, expected: str) -> CheckpointError:
         """The error for a value that cannot be used."""
-        shown = repr(value)[:60]
+        shown = reprlib.repr(value)[:60]  # a whole repr of nested aliases would never end
         return CheckpointError(
             "checkpoint_bad_value",
             f"{self.file} says {path} = {shown} where {expected} is expected.",
@@ -141,9 +143,12 @@ class Document:
             return value
         if depth > _MAX_DEPTH:
             raise self.bad_value(path, value.expression, "a reference that ends somewhere")
-        return _Arithmetic(self, value.expression, path, depth + 1).result()
+        try:
+            return evaluate(value.expression, lambda name: self._lookup(name, path, depth + 1))
+        except ValueError as error:
+            raise self.bad_value(path, f"!ref {value.expression}", "arithmetic on known numbers") from error
 
-    def lookup(self, name: str, path: str, depth: int) -> Any:
+    def _lookup(self, name: str, path: str, depth: int) -> Any:
         """The value that `<name>` stands for; `<a[b]>` and `<a.b>` reach inside a mapping."""
         value: Any = self._tree
         for part in re.split(r"[.\[\]]+", name.strip().rstrip("]")):
@@ -152,86 +157,6 @@ class Document:
                 raise self.bad_value(path, f"<{name}>", "a reference to a value of this file")
             value = value[part]
         return self._resolve(value, path, depth)
-
-
-class _Arithmetic:
-    """Evaluates one `!ref` expression: names in angle brackets, numbers, + - * / //, parentheses."""
-
-    def __init__(self, document: Document, expression: str, path: str, depth: int) -> None:
-        self._document, self._expression, self._path, self._depth = document, expression, path, depth
-        self._tokens = self._split()
-        self._at = 0
-
-    def result(self) -> Any:
-        if self._tokens and len(self._tokens) == 1 and self._tokens[0][0] == "name":
-            return self._document.lookup(self._tokens[0][1], self._path, self._depth)
-        value = self._sum(0)
-        if self._at != len(self._tokens):
-            raise self._wrong()
-        return value
-
-    def _split(self) -> list[tuple[str, str]]:
-        tokens: list[tuple[str, str]] = []
-        text, position = self._expression.rstrip(), 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None or len(tokens) >= 64:
-                raise self._wrong()
-            kind = str(match.lastgroup)
-            tokens.append((kind, match.group(kind)))
-            position = match.end()
-        return tokens
-
-    def _take(self, *marks: str) -> str | None:
-        if self._at < len(self._tokens) and self._tokens[self._at] in [("mark", mark) for mark in marks]:
-            self._at += 1
-            return self._tokens[self._at - 1][1]
-        return None
-
-    def _sum(self, nesting: int) -> float:
-        value = self._product(nesting)
-        while mark := self._take("+", "-"):
-            right = self._product(nesting)
-            value = value + right if mark == "+" else value - right
-        return self._bounded(value)
-
-    def _product(self, nesting: int) -> float:
-        value = self._atom(nesting)
-        while mark := self._take("*", "//", "/"):
-            right = self._atom(nesting)
-            if mark != "*" and right == 0:
-                raise self._wrong()
-            value = value * right if mark == "*" else value // right if mark == "//" else value / right
-        return self._bounded(value)
-
-    def _atom(self, nesting: int) -> float:
-        if self._take("-"):
-            return -self._atom(nesting + 1)
-        if nesting < _MAX_DEPTH and self._take("("):
-            value = self._sum(nesting + 1)
-            if not self._take(")"):
-                raise self._wrong()
-            return value
-        if self._at >= len(self._tokens) or self._tokens[self._at][0] == "mark":
-            raise self._wrong()
-        kind, text = self._tokens[self._at]
-        self._at += 1
-        found = self._document.lookup(text, self._path, self._depth) if kind == "name" else _parse_number(text)
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise self._wrong()
-        return found
-
-    def _bounded(self, value: float) -> float:
-        if not math.isfinite(value) or abs(value) > 1e15:
-            raise self._wrong()
-        return value
-
-    def _wrong(self) -> CheckpointError:
-        return self._document.bad_value(self._path, "!ref " + self._expression, "arithmetic on known numbers")
-
-
-def _parse_number(text: str) -> float:
-    return int(text) if text.isdigit() else float(text)
 
 
 def read_yaml(path: Path) -> Document:
@@ -245,7 +170,7 @@ def read_yaml(path: Path) -> Document:
 def parse_yaml(text: str, file: str) -> Document:
     """Like `read_yaml`, for text already at hand; `file` is the name used in errors."""
     try:
-        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        tree = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         where = str(getattr(error, "problem", None) or type(error).__name__)
         line = getattr(getattr(error, "problem_mark", None), "line", -1) + 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import numbers
 
+from inference.frontend.clean import without_control_tokens
 from inference.types import (
     MAX_INSTRUCTION_CHARACTERS,
     MAX_SPEED,
@@ -19,41 +21,66 @@ MAX_SEED = 2**63 - 1
 def validate(request: SynthesisRequest) -> None:
     """Raise one `RequestError` if `request` cannot be served whatever the model says.
 
-    Codes: unknown_mode, bad_speed, bad_seed, reference_missing, preset_missing, source_missing,
+    Codes: unknown_mode, bad_speed, speed_not_exact, bad_seed, reference_missing, preset_missing, source_missing,
     instruction_missing, instruction_too_long. Text and audio are judged by the front end.
     """
-    if not isinstance(request.mode, Mode):
+    if request.mode not in list(Mode):
         names = ", ".join(mode.value for mode in Mode)
-        raise RequestError("unknown_mode", f"Unknown mode {request.mode!r}; choose one of {names}.", modes=names)
-    if not (math.isfinite(request.speed) and MIN_SPEED <= request.speed <= MAX_SPEED):
+        raise RequestError(
+            "unknown_mode", f"Unknown mode {request.mode!r}; choose one of {names}.", modes=names
+        )
+    _check_speed(request)
+    whole = isinstance(request.seed, numbers.Integral) and not isinstance(request.seed, bool)
+    if not whole or not 0 <= request.seed <= MAX_SEED:
+        raise RequestError(
+            "bad_seed", f"The seed must be a whole number from 0 to {MAX_SEED}.", maximum=MAX_SEED
+        )
+    _check_voice(request)
+    if request.mode == Mode.INSTRUCT:
+        _check_instruction(request.instruction)
+
+
+def reference_missing() -> RequestError:
+    """What a request without a clip gets."""
+    return RequestError(
+        "reference_missing", "Upload or record a clip of the voice first: three to ten seconds are enough."
+    )
+
+
+def source_missing() -> RequestError:
+    """What a conversion without a recording gets."""
+    return RequestError("source_missing", "Voice conversion needs a source recording to convert.")
+
+
+def _check_speed(request: SynthesisRequest) -> None:
+    speed = request.speed
+    if not (isinstance(speed, numbers.Real) and math.isfinite(speed) and MIN_SPEED <= speed <= MAX_SPEED):
         raise RequestError(
             "bad_speed",
             f"The speed must be between {MIN_SPEED} and {MAX_SPEED}.",
             minimum=MIN_SPEED,
             maximum=MAX_SPEED,
         )
-    if not 0 <= request.seed <= MAX_SEED:
-        raise RequestError("bad_seed", f"The seed must be a whole number from 0 to {MAX_SEED}.", maximum=MAX_SEED)
-    _check_voice(request)
-    if request.mode is Mode.INSTRUCT:
-        _check_instruction(request.instruction)
+    if request.exact and request.stream and speed != 1.0:
+        # The original stretches the whole sound at once (SPEC 7.2).
+        raise RequestError("speed_not_exact", "Exact mode cannot change the speed of a stream; use speed 1.")
 
 
 def _check_voice(request: SynthesisRequest) -> None:
-    if request.mode is Mode.PRESET:
+    if request.mode == Mode.PRESET:
         if not isinstance(request.voice, str) or not request.voice:
             raise RequestError("preset_missing", "Name the preset speaker that should speak.")
     elif request.voice is None or isinstance(request.voice, str):
-        raise RequestError(
-            "reference_missing", "Upload or record a clip of the voice first: three to ten seconds are enough."
-        )
-    if request.mode is Mode.CONVERT and request.source is None:
-        raise RequestError("source_missing", "Voice conversion needs a source recording to convert.")
+        raise reference_missing()
+    if request.mode == Mode.CONVERT and request.source is None:
+        raise source_missing()
 
 
 def _check_instruction(instruction: str) -> None:
-    if not instruction.strip():
-        raise RequestError("instruction_missing", "Write an instruction, for example: speak slowly and gently.")
+    if not without_control_tokens(instruction).strip():
+        raise RequestError(
+            "instruction_missing", "Write an instruction, for example: speak slowly and gently."
+        )
     if len(instruction) > MAX_INSTRUCTION_CHARACTERS:
         raise RequestError(
             "instruction_too_long",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
+
+from tests.random_weights import state_of_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,19 +62,15 @@ def require_golden() -> Path:
 
 
 def golden_cases(prefix: str) -> list[str]:
-    """Names of all cases whose file name or JSON `kind` starts with `prefix`, sorted; [] without a folder."""
-    return sorted(_matching(prefix))
+    """Names of all cases whose file name starts with `prefix`, sorted; by their JSON `kind` when no name does.
 
-
-def _matching(prefix: str) -> Iterator[str]:
-    folder = golden_folder()
-    if not folder.is_dir():
-        return
-    for path in folder.glob("*.json"):
-        if path.stem.startswith(prefix):
-            yield path.stem
-        elif path.with_suffix(".npz").exists() and _kind(path).startswith(prefix):
-            yield path.stem
+    [] without a folder.
+    """
+    paths = sorted(golden_folder().glob("*.json"))
+    named = [path.stem for path in paths if path.stem.startswith(prefix)]
+    return named or [
+        path.stem for path in paths if path.with_suffix(".npz").exists() and _kind(path).startswith(prefix)
+    ]
 
 
 def _kind(path: Path) -> str:
@@ -94,11 +91,14 @@ def load_case(name: str) -> Case:
 
 
 def tiny_weights(file: str) -> dict[str, Tensor]:
-    """State dict of a tiny checkpoint: "llm.pt", "flow.pt" or "hift.pt"."""
-    state: dict[str, Tensor] = torch.load(
-        require_golden() / "tiny" / file, weights_only=True, map_location="cpu"
-    )
-    return state
+    """State dict of a tiny checkpoint: "llm.pt", "flow.pt" or "hift.pt"; made anew where only its manifest lies."""
+    folder = require_golden()
+    stored = folder / "tiny" / file
+    if stored.exists():
+        state: dict[str, Tensor] = torch.load(stored, weights_only=True, map_location="cpu")
+        return state
+    manifest = json.loads((folder / "tiny_manifest.json").read_text(encoding="utf-8"))
+    return state_of_manifest(manifest["files"][file]["tensors"])
 
 
 def parametrize(argument: str, prefix: str) -> pytest.MarkDecorator:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inference.types import Mode, Reference, RequestError, SynthesisRequest
@@ -18,7 +19,11 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"speed": 0.0}, "bad_speed"),
     ({"speed": 2.01}, "bad_speed"),
     ({"speed": math.nan}, "bad_speed"),
+    ({"speed": "fast"}, "bad_speed"),
+    ({"speed": 1.2, "stream": True, "exact": True}, "speed_not_exact"),
     ({"seed": -1}, "bad_seed"),
+    ({"seed": 1.5}, "bad_seed"),
+    ({"seed": None}, "bad_seed"),
     ({"seed": 2**63}, "bad_seed"),
     ({"voice": None}, "reference_missing"),
     ({"voice": "somebody"}, "reference_missing"),
@@ -26,6 +31,7 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"mode": Mode.CONVERT}, "source_missing"),
     ({"mode": Mode.INSTRUCT}, "instruction_missing"),
     ({"mode": Mode.INSTRUCT, "instruction": "  \n"}, "instruction_missing"),
+    ({"mode": Mode.INSTRUCT, "instruction": "<|endofprompt|>"}, "instruction_missing"),
     ({"mode": Mode.INSTRUCT, "instruction": "x" * 301}, "instruction_too_long"),
 ]
 
@@ -44,3 +50,5 @@ def test_good_requests_pass() -> None:
     validate(GOOD)
     validate(replace(GOOD, mode=Mode.PRESET, voice="anna"))
     validate(replace(GOOD, mode=Mode.INSTRUCT, instruction="Slowly."))
+    validate(replace(GOOD, speed=1.2, stream=True))
+    validate(replace(GOOD, speed=np.float32(0.5), seed=np.int64(2**63 - 1)))  # type: ignore[arg-type]

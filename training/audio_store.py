@@ -122,7 +122,9 @@ class BalancedSampler:
 
     def draw(self, size: int, spread: int = 4) -> list[int]:
         """`size` utterances: of `spread` times as many drawn, a run of neighbours by length."""
-        picks = np.searchsorted(self._cumulative, self._generator.random(size * spread)).clip(0, len(self._indices) - 1)
+        picks = np.searchsorted(self._cumulative, self._generator.random(size * spread)).clip(
+            0, len(self._indices) - 1
+        )
         ordered = picks[np.argsort(self._samples[picks], kind="stable")]
         block = int(self._generator.integers(0, spread))
         return [int(self._indices[i]) for i in ordered[block * size : (block + 1) * size]]

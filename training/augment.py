@@ -51,28 +51,37 @@ def _rooms(batch: int, size: int, device: torch.device, probability: float) -> T
     level = torch.pow(10.0, -_uniform(batch, 8.0, 25.0, device) / 20.0) * _chance(batch, probability, device)
     response = tail / energy * level
     response[:, 0] += 1.0
-    return torch.fft.rfft(response, n=size)
+    spectrum: Tensor = torch.fft.rfft(response, n=size)
+    return spectrum
 
 
 def _noise(batch: int, size: int, hertz: Tensor) -> Tensor:
     """(B, size) of unit level: white, or falling with frequency (rooms, fans) in six of ten items."""
     spectrum = torch.fft.rfft(torch.randn(batch, size, device=hertz.device))
     pink = (hertz + 60.0).rsqrt()[None]
-    shaped = torch.fft.irfft(torch.where(_chance(batch, 0.6, hertz.device), pink, torch.ones_like(pink)) * spectrum, n=size)
-    return shaped / shaped.square().mean(1, keepdim=True).clamp_min(1e-12).sqrt()
+    shaped = torch.fft.irfft(
+        torch.where(_chance(batch, 0.6, hertz.device), pink, torch.ones_like(pink)) * spectrum, n=size
+    )
+    return torch.div(shaped, shaped.square().mean(1, keepdim=True).clamp_min(1e-12).sqrt())
 
 
-def augment(wave: Tensor, lengths: Tensor, clean_share: float = 0.15, noise_db: tuple[float, float] = (12.0, 38.0)) -> Tensor:
+def augment(
+    wave: Tensor, lengths: Tensor, clean_share: float = 0.15, noise_db: tuple[float, float] = (12.0, 38.0)
+) -> Tensor:
     """wave: (B, n) at 16 kHz, lengths: (B,) samples; returns the same shape, silent past each length.
 
-    `clean_share` of the items stay untouched; noise, where there is any (three of four), lies `noise_db` under the speech.
+    `clean_share` of the items stay untouched; noise (in three of four) lies `noise_db` under the speech.
     """
     batch, samples = wave.shape
     device = wave.device
     size = -(-(samples + _ROOM_SAMPLES) // 2048) * 2048
     hertz = torch.linspace(0.0, _RATE / 2, size // 2 + 1, device=device)
     curve = torch.where(_chance(batch, 0.6, device), _equaliser(batch, hertz), torch.ones_like(hertz)[None])
-    spectrum = torch.fft.rfft(wave, n=size) * (curve * _band_limits(batch, hertz)) * _rooms(batch, size, device, 0.25)
+    spectrum = (
+        torch.fft.rfft(wave, n=size)
+        * (curve * _band_limits(batch, hertz))
+        * _rooms(batch, size, device, 0.25)
+    )
     heard = torch.fft.irfft(spectrum, n=size)[:, :samples]
     inside = torch.arange(samples, device=device)[None] < lengths[:, None]
     level = (heard.square() * inside).sum(1, keepdim=True).div(lengths[:, None].clamp_min(1)).sqrt()

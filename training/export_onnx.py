@@ -1,6 +1,6 @@
 """Writes the two ONNX files of a model folder and checks them against torch with onnxruntime.
 
-    python -m training.export_onnx --tokenizer WORK/tokenizer --speaker WORK/speaker --out assets/nano
+python -m training.export_onnx --tokenizer WORK/tokenizer --speaker WORK/speaker --out assets/nano
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def export_tokenizer(network: nn.Module, path: Path) -> float:
     )
     _shrink(path, _int8_weight)
     share = _equal_share(network, path)
-    print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, {100 * share:.2f} % of codes equal to torch", flush=True)
+    print(
+        f"{path}: {path.stat().st_size / 1e6:.2f} MB, {100 * share:.2f} % of codes equal to torch", flush=True
+    )
     if share < 0.99:
         print(f"WARNING: {path} gives other codes than torch", flush=True)
     return share
@@ -50,7 +52,10 @@ def export_speaker(network: nn.Module, path: Path) -> float:
 
     Returns the largest difference from torch (with the weights rounded alike it is below 1e-3 of the norm).
     """
-    rounded = {name: value.half().float() if value.is_floating_point() else value for name, value in network.state_dict().items()}
+    rounded = {
+        name: value.half().float() if value.is_floating_point() else value
+        for name, value in network.state_dict().items()
+    }
     network.load_state_dict(rounded)
     network.eval()
     _export(network, (torch.randn(1, 200, 80),), path, ["input"], ["output"], {"input": {1: "frames"}})
@@ -63,7 +68,9 @@ def export_speaker(network: nn.Module, path: Path) -> float:
             expected = network(features)
         found = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: features.numpy()})[0])
         worst = max(worst, float((found - expected).norm() / expected.norm()))
-    print(f"{path}: {path.stat().st_size / 1e6:.2f} MB, relative difference from torch {worst:.2e}", flush=True)
+    print(
+        f"{path}: {path.stat().st_size / 1e6:.2f} MB, relative difference from torch {worst:.2e}", flush=True
+    )
     if worst > 1e-2:
         raise RuntimeError(f"{path} differs from torch by {worst:.3f}")
     return worst
@@ -111,12 +118,20 @@ def _shrink(path: Path, replace: Callable[[str, Any, int], Replacement | None]) 
 
     model = onnx.load(str(path))
     graph: GraphProto = model.graph
-    axes = {node.input[1]: 0 if node.op_type == "Conv" else 1 for node in graph.node if node.op_type in ("Conv", "MatMul")}
+    axes = {
+        node.input[1]: 0 if node.op_type == "Conv" else 1
+        for node in graph.node
+        if node.op_type in ("Conv", "MatMul")
+    }
     axes |= {node.input[1]: _gemm_axis(node) for node in graph.node if node.op_type == "Gemm"}
     kept, nodes = [], []
     for tensor in graph.initializer:
         array = numpy_helper.to_array(tensor)
-        change = replace(tensor.name, array, axes[tensor.name]) if tensor.name in axes and array.dtype == np.float32 else None
+        change = (
+            replace(tensor.name, array, axes[tensor.name])
+            if tensor.name in axes and array.dtype == np.float32
+            else None
+        )
         if change is None:
             kept.append(tensor)
             continue
@@ -146,7 +161,10 @@ def _int8_weight(name: str, array: Any, axis: int) -> Replacement | None:
     integers, scale = quantize_rows(weight)
     stored = np.ascontiguousarray(np.moveaxis(integers.numpy(), 0, axis))
     spread = scale.reshape([-1 if i == axis else 1 for i in range(array.ndim)]).numpy()
-    tensors = [numpy_helper.from_array(stored, name + "_int8"), numpy_helper.from_array(spread, name + "_scale")]
+    tensors = [
+        numpy_helper.from_array(stored, name + "_int8"),
+        numpy_helper.from_array(spread, name + "_scale"),
+    ]
     return tensors, [
         helper.make_node("Cast", [name + "_int8"], [name + "_float"], to=TensorProto.FLOAT),
         helper.make_node("Mul", [name + "_float", name + "_scale"], [name]),
@@ -173,7 +191,9 @@ def _equal_share(network: nn.Module, path: Path) -> float:
         time = torch.arange(int(16000 * seconds)) / 16000
         pitch = 110 + 60 * torch.sin(2 * torch.pi * 0.7 * time)
         phase = 2 * torch.pi * torch.cumsum(pitch, 0) / 16000
-        wave = sum(torch.sin(k * phase) / k for k in range(1, 30)) * (0.2 + 0.2 * torch.sin(2 * torch.pi * 3 * time))
+        wave = sum(torch.sin(k * phase) / k for k in range(1, 30)) * (
+            0.2 + 0.2 * torch.sin(2 * torch.pi * 3 * time)
+        )
         mel = whisper_log_mel((wave + torch.randn(len(time), generator=generator) * 0.01)[None] * 0.2)
         length = torch.tensor([mel.shape[2]], dtype=torch.int32)
         with torch.no_grad():
@@ -190,7 +210,9 @@ def main() -> None:
     from training.speaker_model import load_speaker
     from training.tokenizer_report import load_tokenizer
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.pt or its folder")
     parser.add_argument("--speaker", type=Path, help="speaker.pt or its folder")
     parser.add_argument("--out", type=Path, required=True)

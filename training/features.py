@@ -32,7 +32,9 @@ Tokens = npt.NDArray[np.int16]
 class FeatureWriter:
     """Both networks, frozen, on one device."""
 
-    def __init__(self, tokenizer: SpeechTokenizerNetwork, speaker: SpeakerNetwork, device: torch.device) -> None:
+    def __init__(
+        self, tokenizer: SpeechTokenizerNetwork, speaker: SpeakerNetwork, device: torch.device
+    ) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.tokenizer = tokenizer.to(device).eval()
@@ -69,12 +71,14 @@ class FeatureWriter:
         return vectors
 
     def write(self, shard: Path, target: Path) -> int:
-        """Features of one shard; returns the number of utterances. Raises ValueError for lengths not in whole tokens."""
+        """Features of one shard; returns the number of utterances. Raises ValueError for odd lengths."""
         store = AudioStore(shard.parent, self.device)
         store.read(shard)
         for entry in store.utterances:
             if entry.samples % SAMPLES_A_TOKEN:
-                raise ValueError(f"{shard.name}: an utterance of {entry.samples} samples is no whole number of tokens")
+                raise ValueError(
+                    f"{shard.name}: an utterance of {entry.samples} samples is no whole number of tokens"
+                )
         tokens, speakers = self.compute(store)
         offsets = np.cumsum([0, *(len(part) for part in tokens)], dtype=np.int64)
         temporary = target.with_name(f".{target.stem}.tmp.npz")
@@ -109,17 +113,23 @@ def check_against_onnx(writer: FeatureWriter, shard: Path, onnx: Path, utterance
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.pt or its folder")
     parser.add_argument("--speaker", type=Path, required=True, help="speaker.pt or its folder")
     parser.add_argument("--front", type=Path, default=DEFAULT_FILE)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--watch", action="store_true", help="keep looking for new shards until the minutes are over")
+    parser.add_argument(
+        "--watch", action="store_true", help="keep looking for new shards until the minutes are over"
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--overwrite", action="store_true")
     args = parser.parse_args()
-    writer = FeatureWriter(load_tokenizer(args.tokenizer, args.front)[0], load_speaker(args.speaker), torch.device(args.device))
+    writer = FeatureWriter(
+        load_tokenizer(args.tokenizer, args.front)[0], load_speaker(args.speaker), torch.device(args.device)
+    )
     run(writer, args)
 
 
@@ -135,12 +145,18 @@ def run(writer: FeatureWriter, args: argparse.Namespace) -> None:
             started = time.monotonic()
             count = writer.write(shard, target_of(shard))
             done.add(shard.name)
-            print(f"{target_of(shard).name}: {count} utterances in {time.monotonic() - started:.1f} s", flush=True)
+            print(
+                f"{target_of(shard).name}: {count} utterances in {time.monotonic() - started:.1f} s",
+                flush=True,
+            )
             onnx = args.tokenizer / "speech_tokenizer_v2.onnx"
             if not checked and onnx.exists():
                 checked = True
                 share = check_against_onnx(writer, shard, onnx)
-                print(f"{100 * share:.2f} % of codes equal to {onnx}" + ("" if share >= 0.995 else "  WARNING"), flush=True)
+                print(
+                    f"{100 * share:.2f} % of codes equal to {onnx}" + ("" if share >= 0.995 else "  WARNING"),
+                    flush=True,
+                )
         if not args.watch:
             return
         time.sleep(1.0)

@@ -186,7 +186,7 @@ class LanguageModelTrainer:
 
     def refresh_data(self) -> None:
         """Take in shards that have arrived meanwhile."""
-        if self.corpus.scan(limit=16):
+        if self.corpus.scan():
             self._learn_ids()
 
     def save(self) -> None:

@@ -54,11 +54,12 @@ def unistream(text: Ids, speech: Ids, cfg: LanguageModelConfig) -> Sample:
     return Sample(inputs.astype(np.int32), targets.astype(np.int32))
 
 
-def bistream(text: Ids, speech: Ids, cfg: LanguageModelConfig) -> Sample:
+def bistream(text: Ids, speech: Ids, cfg: LanguageModelConfig, repeat_last: bool) -> Sample:
     """Text and speech in turns as `inference.runtime.bistream` feeds them.
 
-    A full turn of speech ends by predicting the fill token, which is never fed; the last turn begins with the
-    speech token before it once more. Plain where the speech is too short for its text.
+    A full turn of speech ends by predicting the fill token, which is never fed. `repeat_last`: the last turn
+    begins with the speech token before it once more, a quirk of the original that inference may leave out.
+    Plain where the speech is too short for its text.
     """
     text_turn, speech_turn = cfg.mix_ratio
     turns = len(text) // text_turn
@@ -69,11 +70,12 @@ def bistream(text: Ids, speech: Ids, cfg: LanguageModelConfig) -> Sample:
     said = speech[: turns * speech_turn].reshape(turns, speech_turn)
     fill = np.full((turns, 1), cfg.fill_token)
     waiting = np.full((turns, text_turn - 1), NOTHING)
+    again = int(repeat_last)
     rest, tail = text[turns * text_turn :], speech[turns * speech_turn :]
     inputs = (
         [SOS],
         np.concatenate((words, said + first_speech), axis=1).ravel(),
-        said[-1, -1:] + first_speech,
+        said[-1, -1:][:again] + first_speech,
         rest + FIRST_TEXT,
         [TASK],
         tail + first_speech,
@@ -81,7 +83,7 @@ def bistream(text: Ids, speech: Ids, cfg: LanguageModelConfig) -> Sample:
     targets = (
         [NOTHING],
         np.concatenate((waiting, said, fill), axis=1).ravel(),
-        np.full(1 + len(rest), NOTHING),
+        np.full(again + len(rest), NOTHING),
         tail,
         [cfg.end_of_speech],
     )
@@ -128,7 +130,7 @@ class SampleMaker:
             return unistream(text, speech, self._cfg)
         if kind < self._mix.clone + self._mix.bistream:
             text, speech = self._clone(number) if self._random.random() < 0.5 else (line.text, line.speech)
-            return bistream(text, speech, self._cfg)
+            return bistream(text, speech, self._cfg, repeat_last=bool(self._random.random() < 0.5))
         if self._random.random() < self._mix.joined_plain:
             text, speech = join([line, *self._others(number, 1)])
         else:

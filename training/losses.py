@@ -37,12 +37,13 @@ def spectral_loss(made: Tensor, real: Tensor) -> Tensor:
 
 def discriminator_loss(real: Sequence[Tensor], made: Sequence[Tensor]) -> Tensor:
     """Least squares: real to 1, made to 0 (Mao et al. 2017)."""
-    return sum(((1 - r.float()).square().mean() + m.float().square().mean() for r, m in zip(real, made)), start=torch.zeros((), device=real[0].device))
+    parts = [(1 - r.float()).square().mean() + m.float().square().mean() for r, m in zip(real, made)]
+    return torch.stack(parts).sum()
 
 
 def generator_loss(made: Sequence[Tensor]) -> Tensor:
     """Least squares: made to 1."""
-    return sum(((1 - m.float()).square().mean() for m in made), start=torch.zeros((), device=made[0].device))
+    return torch.stack([(1 - m.float()).square().mean() for m in made]).sum()
 
 
 def feature_loss(real: Sequence[Sequence[Tensor]], made: Sequence[Sequence[Tensor]]) -> Tensor:

@@ -16,10 +16,13 @@ class PhoneTable:
         self.capacity = capacity
         self.symbols: list[str] = list(symbols or [])
         self._numbers = {symbol: i + 1 for i, symbol in enumerate(self.symbols)}
+        self._known: dict[str, list[int]] = {}
 
     def encode(self, phones: str) -> list[int]:
         """Space-separated symbols to numbers; stress marks and punctuation are dropped."""
-        numbers = []
+        if phones in self._known:
+            return self._known[phones]
+        numbers = self._known[phones] = []
         for token in phones.split():
             symbol = "".join(character for character in token if character not in _NOT_PHONES)
             if not symbol:

@@ -132,7 +132,7 @@ def run(plan: Plan, generate_minutes: float, text_tokenizer: Path) -> None:
     )
     while not list(plan.data.glob("features-*.npz")) and features.poll() is None:
         time.sleep(1.0)
-    time.sleep(20.0)
+    time.sleep(10.0)
     language_model = launch(
         plan,
         "language_model",

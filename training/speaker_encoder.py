@@ -58,7 +58,9 @@ class SpeakerLosses(nn.Module):
         known = max(1, len(self.numbers))
         cosine = directions @ F.normalize(self.speakers[:known], dim=1).T
         rows = torch.arange(len(labels), device=labels.device)
-        margin = torch.zeros_like(cosine).index_put((rows, labels.clamp_min(0)), torch.tensor(MARGIN, device=labels.device))
+        margin = torch.zeros_like(cosine).index_put(
+            (rows, labels.clamp_min(0)), torch.tensor(MARGIN, device=labels.device)
+        )
         likeness = directions @ directions.T
         teacher_likeness = teacher @ teacher.T
         return {
@@ -125,8 +127,8 @@ class Trainer:
         """Move the averaged copy towards the student; statistics of the norms are copied."""
         for slow, fast in zip(self.average.parameters(), self.network.parameters()):
             slow.lerp_(fast, 1.0 - EMA_DECAY)
-        for slow, fast in zip(self.average.buffers(), self.network.buffers()):
-            slow.copy_(fast)
+        for average, current in zip(self.average.buffers(), self.network.buffers()):
+            average.copy_(current)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -149,7 +151,10 @@ def train(args: argparse.Namespace) -> None:
         if now - last_line > 10.0:
             shown = " ".join(f"{name} {float(value) / counted:.4f}" for name, value in sums.items())
             speakers = len(trainer.losses.numbers)
-            print(f"step {step} {now:.0f}s {counted / (now - last_line):.2f} it/s {speakers} speakers {shown}", flush=True)
+            print(
+                f"step {step} {now:.0f}s {counted / (now - last_line):.2f} it/s {speakers} speakers {shown}",
+                flush=True,
+            )
             sums, counted, last_line = {}, 0, now
         if now - last_scan > 15.0:
             last_scan = now
@@ -203,7 +208,9 @@ def report(network: SpeakerNetwork, store: AudioStore, most: int = 12) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--teacher", type=Path, default=DEFAULT_FILE)

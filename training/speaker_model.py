@@ -1,4 +1,4 @@
-"""The bundled speaker encoder: dilated convolutions, squeeze and excitation, attentive statistics. About 1.1 M weights."""
+"""The bundled speaker encoder: dilated convolutions, squeeze and excitation, attentive statistics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SpeakerNetwork(nn.Module):
         spread = ((x * x * weights).sum(2) - mean * mean).clamp(min=1e-5).sqrt()
         vector = self.output(self.pool_norm(torch.cat([mean, spread], dim=1)))
         norm = (vector * vector).sum(1, keepdim=True).clamp(min=1e-8).sqrt()
-        return vector * (_TARGET_NORM / norm)
+        return torch.mul(vector, _TARGET_NORM / norm)
 
 
 def save_speaker(path: Path, network: SpeakerNetwork) -> None:

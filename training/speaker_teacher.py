@@ -1,7 +1,7 @@
 """The speaker network of resemblyzer (Apache-2.0, trained on real people), as a frozen teacher and as a judge.
 
-    pip download --no-deps -d WHEELS resemblyzer
-    python -m training.speaker_teacher --wheels WHEELS --out .carry_front/speaker_teacher.npz
+pip download --no-deps -d WHEELS resemblyzer
+python -m training.speaker_teacher --wheels WHEELS --out .carry_front/speaker_teacher.npz
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class SpeakerTeacher(nn.Module):
         level = ((wave.square() * inside).sum(1, keepdim=True) / lengths[:, None].clamp_min(1)).sqrt()
         loud = wave * (_LEVEL / level.clamp_min(1e-6)).clamp_min(1.0)
         window = torch.hann_window(400, device=wave.device)
-        spectrum = torch.stft(loud, 400, 160, window=window, center=True, pad_mode="constant", return_complex=True)
+        spectrum = torch.stft(
+            loud, 400, 160, window=window, center=True, pad_mode="constant", return_complex=True
+        )
         power = torch.view_as_real(spectrum).square().sum(-1)
         return (slaney_filterbank(16000, 400, 40, 8000.0, wave.device) @ power).transpose(1, 2)
 
@@ -75,14 +77,20 @@ def extract(wheels: Path, out: Path) -> None:
     if not found:
         raise FileNotFoundError(f"no resemblyzer wheel in {wheels}")
     with zipfile.ZipFile(found[-1]) as archive:
-        saved = torch.load(BytesIO(archive.read("resemblyzer/pretrained.pt")), map_location="cpu", weights_only=False)
-    state = {name: value for name, value in saved["model_state"].items() if name.startswith(("lstm", "linear"))}
+        saved = torch.load(
+            BytesIO(archive.read("resemblyzer/pretrained.pt")), map_location="cpu", weights_only=False
+        )
+    state = {
+        name: value for name, value in saved["model_state"].items() if name.startswith(("lstm", "linear"))
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     np.savez(out, **{name: value.half().numpy() for name, value in state.items()})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--wheels", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=DEFAULT_FILE)
     args = parser.parse_args()

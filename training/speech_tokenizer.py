@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,27 +37,29 @@ from training.whisper_front import DEFAULT_FILE, WhisperFront
 CONTINUOUS_STEPS = 300
 PEAK_RATE = 1.5e-3
 PITCH_WEIGHT = 0.3
-AGREEMENT_WEIGHT = 1.0
+AGREEMENT_WEIGHT = 2.0
 SECONDS_A_BATCH_ITEM = 12.0  # longer utterances are not drawn
 
 
 def pick(values: Tensor, views: Views) -> Tensor:
     """(2B, T', C) of the views to (2B, T, C): from each utterance's first token on."""
-    index = (views.first[:, None] + torch.arange(views.steps, device=values.device)[None]).clamp(0, values.shape[1] - 1)
+    index = (views.first[:, None] + torch.arange(views.steps, device=values.device)[None]).clamp(
+        0, values.shape[1] - 1
+    )
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
 def phone_loss(logits: Tensor, targets: list[list[int]], views: Views) -> Tensor:
-    """CTC, a mean over phones; cut views do not count."""
+    """CTC over two slots a token, a mean over phones; cut views do not count."""
     longest = max(1, max(len(target) for target in targets))
     padded = torch.zeros(len(targets), longest, dtype=torch.long)
     for i, target in enumerate(targets):
         padded[i, : len(target)] = torch.tensor(target, dtype=torch.long)
     counts = torch.tensor([len(target) for target in targets])
     losses = F.ctc_loss(
-        logits.float().log_softmax(-1).transpose(0, 1),
+        logits.float().reshape(len(targets), -1, PHONE_CAPACITY).log_softmax(-1).transpose(0, 1),
         padded.to(logits.device),
-        torch.tensor(views.token_counts),
+        torch.tensor(views.token_counts) * 2,
         counts,
         reduction="none",
         zero_infinity=True,
@@ -87,6 +90,7 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
+        np.random.seed(args.seed)
         self.device = torch.device(args.device)
         self.args = args
         self.front = WhisperFront.load(args.front).to(self.device)
@@ -115,12 +119,13 @@ class Trainer:
             "agreement": agreement_loss(pick(digits, views), views),
         }
 
-    def step(self, store: AudioStore, batch: list[int], rounded: bool, rate: float) -> dict[str, Tensor]:
+    def step(
+        self, store: AudioStore, batch: list[int], rounded: bool, rate: float, agreement: float
+    ) -> dict[str, Tensor]:
         """One update; returns the losses, still on the device."""
         for group in self.optimiser.param_groups:
             group["lr"] = PEAK_RATE * rate
         losses = self.losses(store, batch, rounded)
-        agreement = self.args.agreement if rounded else 0.0
         total = losses["phones"] + PITCH_WEIGHT * losses["pitch"] + agreement * losses["agreement"]
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()
@@ -156,14 +161,19 @@ def train(args: argparse.Namespace) -> Trainer:
     while not clock.done(step):
         rounded = step >= continuous or clock.fraction(step) > 0.2
         trainer.head.batch_norm.frozen = clock.fraction(step) > 0.9
-        for name, value in trainer.step(store, sampler.draw(args.batch), rounded, clock.rate(step)).items():
+        agreement = args.agreement * min(1.0, max(0.0, clock.fraction(step) - 0.1) * 4)
+        losses = trainer.step(store, sampler.draw(args.batch), rounded, clock.rate(step), agreement)
+        for name, value in losses.items():
             sums[name] = sums.get(name, torch.zeros_like(value)) + value
         step += 1
         counted += 1
         now = clock.elapsed()
         if now - last_line > 10.0:
             shown = " ".join(f"{name} {float(value) / counted:.4f}" for name, value in sums.items())
-            print(f"step {step} {now:.0f}s {counted / (now - last_line):.2f} it/s rounded={rounded} {shown}", flush=True)
+            print(
+                f"step {step} {now:.0f}s {counted / (now - last_line):.2f} it/s rounded={rounded} {shown}",
+                flush=True,
+            )
             sums, counted, last_line = {}, 0, now
         if now - last_scan > 15.0:
             last_scan = now
@@ -190,7 +200,9 @@ def finish(trainer: Trainer, store: AudioStore, steps: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--front", type=Path, default=DEFAULT_FILE)

@@ -129,10 +129,10 @@ class Kokoro:
 
 
 class Flite:
-    """English by the program `flite`, resampled from 16 kHz."""
+    """English by flite's programs of one voice each, which need no other voice's library; 16 kHz."""
 
     def __init__(self, folder: Path) -> None:
-        self._program = folder / "usr/bin/flite"
+        self._programs = folder / "usr/bin"
         libraries = folder / "usr/lib/x86_64-linux-gnu"
         self._environment = dict(os.environ, LD_LIBRARY_PATH=str(libraries))
 
@@ -142,7 +142,7 @@ class Flite:
 
         with tempfile.NamedTemporaryFile(suffix=".wav") as file:
             subprocess.run(
-                [str(self._program), "-voice", voice, "-t", text, "-o", file.name],
+                [str(self._programs / f"flite_cmu_us_{voice}"), "-t", text, "-o", file.name],
                 check=True,
                 env=self._environment,
                 stdout=subprocess.DEVNULL,

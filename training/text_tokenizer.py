@@ -19,7 +19,8 @@ ENGLISH_MERGES = 1500
 CJK_PUNCTUATION = "，。！？；：、（）《》"
 HAN_CHARACTERS = 1200
 _PRE_TOKENS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
@@ -51,12 +52,14 @@ def english_merges(sentences: list[str], count: int) -> list[tuple[str, str]]:
 
 def han_merges(text: str, symbols: list[str], count: int) -> list[tuple[str, str]]:
     """First the two leading bytes of any Han character, then the commonest characters whole."""
-    prefixes = [(symbols[first], symbols[second]) for first in range(0xE4, 0xEA) for second in range(0x80, 0xC0)]
+    prefixes = [
+        (symbols[first], symbols[second]) for first in range(0xE4, 0xEA) for second in range(0x80, 0xC0)
+    ]
     common = collections.Counter(character for character in text if "\u4e00" <= character <= "\u9fff")
     whole = []
     for character, _ in common.most_common(count):
-        first, second, third = character.encode()
-        whole.append((symbols[first] + symbols[second], symbols[third]))
+        first, second, third = (symbols[byte] for byte in character.encode())
+        whole.append((first + second, third))
     for mark in CJK_PUNCTUATION:
         first, second, third = (symbols[byte] for byte in mark.encode())
         whole += [(first, second), (first + second, third)]
@@ -78,7 +81,9 @@ def write_files(folder: Path, merges: list[tuple[str, str]], symbols: list[str])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

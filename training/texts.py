@@ -41,8 +41,8 @@ def bible(sources: Path) -> Iterator[str]:
                 chunks.append(zlib.decompress(data[offset : offset + size]).decode("utf-8", "ignore"))
     text = re.sub(r"<note.*?</note>|<title.*?</title>", " ", " ".join(chunks), flags=re.S)
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
-    text = text.translate(str.maketrans({"“": "", "”": "", "‘": "'", "’": "'", "—": ","}))
-    text = re.sub(r" +([,;:.!?])", r"\1", text)
+    text = re.sub("[“”]", "", re.sub("[‘’]", "'", text)).replace("—", ",")
+    text = re.sub(r"\s+", " ", re.sub(r" +([,;:.!?])", r"\1", text))
     yield from (sentence.strip(" '") for sentence in re.split(r"(?<=[.!?])\s+", text))
 
 
@@ -126,23 +126,28 @@ def mandarin(count: int) -> list[tuple[str, str]]:
     ranked = sorted(jieba.dt.FREQ.items(), key=lambda item: -item[1])
     words = [word for word, _ in ranked if re.fullmatch(r"[\u4e00-\u9fff]{2,4}", word)][:6000]
     rng = random.Random(5)
-    carriers = [f"{rng.choice(['这是', '我说的是', '请看', ''])}{a}，{b}。" for a, b in zip(words, rng.sample(words, len(words)), strict=True)]
+    openings = ["这是", "我说的是", "请看", ""]
+    seconds = rng.sample(words, len(words))
+    carriers = [f"{rng.choice(openings)}{a}，{b}。" for a, b in zip(words, seconds, strict=True)]
     sentences = mandarin_sentences(count, 2) + carriers
     return [(sentence, speller(sentence)[0]) for sentence in sentences]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sources", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
     args = parser.parse_args()
     groups = collect(args.sources)
     args.test.write_text("\n".join(hold_out(groups)) + "\n", encoding="utf-8")
-    pack = {"en": groups, "shares": _SHARES, "zh": mandarin(12_000)}
+    spoken = mandarin(12_000)
+    pack = {"en": groups, "shares": _SHARES, "zh": spoken}
     with gzip.open(args.out, "wt", encoding="utf-8") as file:
         json.dump(pack, file, ensure_ascii=False)
-    print({name: len(group) for name, group in groups.items()}, len(pack["zh"]))
+    print({name: len(group) for name, group in groups.items()}, len(spoken))
 
 
 if __name__ == "__main__":

@@ -14,19 +14,21 @@ from training.whisper_front import WIDTH, WhisperFront
 HEAD_WIDTH = 192
 HEAD_HEADS = 4
 DIGITS = 6
+DIGIT_SCALE = 1.27  # before tanh: of a normal distribution, a third rounds to each digit
 PHONE_CAPACITY = 192  # outputs of the phone decoder, blank included; unused ones are never a target
 
 
 class MaskedBatchNorm(nn.Module):
-    """BatchNorm over valid frames only, without boolean indexing (which would wait for the device)."""
+    """BatchNorm over valid frames only, without boolean indexing (which would wait for the device).
+
+    Nothing in it is learnt: a trainable scale would let the agreement loss shrink every digit to nothing.
+    """
 
     mean: Tensor
     variance: Tensor
 
     def __init__(self, size: int, momentum: float = 0.02) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size))
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
         self.momentum = momentum
@@ -43,7 +45,7 @@ class MaskedBatchNorm(nn.Module):
             with torch.no_grad():
                 self.mean.lerp_(mean.detach(), self.momentum)
                 self.variance.lerp_(variance.detach(), self.momentum)
-        return (x - mean) * torch.rsqrt(variance + 1e-5) * self.weight + self.bias
+        return (x - mean) * torch.rsqrt(variance + 1e-5) * DIGIT_SCALE
 
 
 class HeadLayer(nn.Module):
@@ -64,14 +66,17 @@ class HeadLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x: (B, T, width); mask: (B, T) bool or None."""
         batch, length, width = x.shape
-        heads = self.projections(self.attention_norm(x)).view(batch, length, 3 * self.heads, width // self.heads)
+        heads = self.projections(self.attention_norm(x)).view(
+            batch, length, 3 * self.heads, width // self.heads
+        )
         query, key, value = heads.transpose(1, 2).split(self.heads, dim=1)
         keys = None if mask is None else mask[:, None, None, :]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
         visible = x if mask is None else x * mask[..., None]
         x = x + self.local(visible.transpose(1, 2)).transpose(1, 2)
-        return x + self.contract(self.dropout(F.gelu(self.expand(self.feed_forward_norm(x)))))
+        expanded = self.dropout(F.gelu(self.expand(self.feed_forward_norm(x))))
+        return torch.add(x, self.contract(expanded))
 
 
 class TokenizerHead(nn.Module):
@@ -105,11 +110,12 @@ class PhoneDecoder(nn.Module):
         super().__init__()
         self.up = nn.Linear(DIGITS, HEAD_WIDTH)
         self.layers = nn.ModuleList(HeadLayer() for _ in range(2))
-        self.phones = nn.Linear(HEAD_WIDTH, PHONE_CAPACITY)
+        self.phones = nn.Linear(HEAD_WIDTH, 2 * PHONE_CAPACITY)
         self.pitch = nn.Linear(HEAD_WIDTH, 4)
 
     def forward(self, digits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """digits: (B, T, 6); returns (B, T, phones) logits and (B, T, 4): two of log-F0, two of voicing."""
+        """digits: (B, T, 6); returns (B, T, 2 * phones) logits (two slots a token: quick Mandarin has nearly 25
+        symbols a second) and (B, T, 4): two of log-F0, two of voicing."""
         x = self.up(digits)
         for layer in self.layers:
             x = layer(x, mask)

@@ -1,6 +1,6 @@
 """Saving the speech tokenizer, reading it back, and judging it on speech it has not seen.
 
-    python -m training.tokenizer_report --tokenizer OUT --data DATA
+python -m training.tokenizer_report --tokenizer OUT --data DATA
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _MAX_SECONDS = 29.0
 def save_tokenizer(path: Path, head: TokenizerHead, decoder: PhoneDecoder, phones: PhoneTable) -> None:
     """Write to a temporary name, then rename."""
     temporary = path.with_suffix(".tmp")
-    torch.save({"head": head.state_dict(), "decoder": decoder.state_dict(), "phones": phones.symbols}, temporary)
+    torch.save(
+        {"head": head.state_dict(), "decoder": decoder.state_dict(), "phones": phones.symbols}, temporary
+    )
     temporary.rename(path)
 
 
@@ -41,7 +43,9 @@ def load_tokenizer(
     path: Path, front: Path = DEFAULT_FILE
 ) -> tuple[SpeechTokenizerNetwork, PhoneDecoder, PhoneTable]:
     """Read `tokenizer.pt`, or the folder it lies in; all in eval mode on the CPU."""
-    saved = torch.load(path / "tokenizer.pt" if path.is_dir() else path, map_location="cpu", weights_only=True)
+    saved = torch.load(
+        path / "tokenizer.pt" if path.is_dir() else path, map_location="cpu", weights_only=True
+    )
     head, decoder = TokenizerHead(), PhoneDecoder()
     head.load_state_dict(saved["head"])
     decoder.load_state_dict(saved["decoder"])
@@ -78,9 +82,11 @@ def report(
         for batch in length_batches(store, indices, SECONDS_AT_ONCE):
             wave, lengths = waves_16k(store, batch)
             ids, counts = _codes(network, wave, lengths)
-            mask = torch.arange(ids.shape[1], device=ids.device)[None] < torch.tensor(counts, device=ids.device)[:, None]
+            ends = torch.tensor(counts, device=ids.device)[:, None]
+            mask = torch.arange(ids.shape[1], device=ids.device)[None] < ends
             logits, _ = decoder(digits_of(ids), mask)
-            for i, found in zip(batch, greedy_phones(logits, counts)):
+            slots = logits.reshape(len(batch), -1, PHONE_CAPACITY)
+            for i, found in zip(batch, greedy_phones(slots, [2 * n for n in counts])):
                 expected = phones.encode(store.utterances[i].phones)
                 wrong, spoken = wrong + edit_distance(expected, found), spoken + len(expected)
             used.update(ids[mask].tolist())
@@ -125,7 +131,9 @@ def _stability(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--front", type=Path, default=DEFAULT_FILE)
     parser.add_argument("--data", type=Path, required=True)

@@ -122,7 +122,9 @@ def pitch_targets(store: AudioStore, batch: list[int], views: Views) -> tuple[Te
     begin = torch.tensor([entry.f0_start for entry in entries], device=store.device)[:, None, None]
     count = torch.tensor([entry.samples // F0_HOP for entry in entries], device=store.device)[:, None, None]
     middle = torch.tensor([0.25, 0.75], device=store.device)
-    places = (torch.arange(views.steps, device=store.device)[:, None] + middle) * (views.token_samples / F0_HOP)
+    places = (torch.arange(views.steps, device=store.device)[:, None] + middle) * (
+        views.token_samples / F0_HOP
+    )
     frame = places.long()[None]
     inside = frame < count
     hertz = store.f0[(begin + torch.minimum(frame, count - 1))].float()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,20 +20,23 @@ from torch import Tensor
 from inference.frontend.features import log_mel_24k
 from inference.models.config import VocoderConfig
 from inference.models.source import Excitation
-from inference.models.vocoder import Vocoder
-from training.audio_store import F0_HOP, AudioStore, BalancedSampler
+from inference.models.vocoder import Snake, Vocoder
+from training.audio_store import F0_HOP
 from training.discriminators import Discriminators
 from training.flow_state import Average, write
 from training.losses import discriminator_loss, feature_loss, generator_loss, spectral_loss
 from training.nano import NANO
+from training.vocoder_data import Crops, disturbed
 from training.wall_clock import WallClock
 
 GAN_START = 0.25  # share of the run after which the discriminators join
 OWN_PITCH_START = 0.15  # … after which the source follows the predicted pitch
-MEL_WEIGHT, SPECTRAL_WEIGHT, PITCH_WEIGHT, FEATURE_WEIGHT, GAN_WEIGHT = 15.0, 2.5, 0.5, 4.0, 1.0
+GAN_RAMP = 0.03  # … over which their say grows from nothing to all
+MEL_WEIGHT, SPECTRAL_WEIGHT, PITCH_WEIGHT, FEATURE_WEIGHT, GAN_WEIGHT = 15.0, 2.5, 0.5, 16.0, 1.0
 EDGE = 4  # mel frames at either end that only serve as context
 LOG_SECONDS, SAVE_SECONDS, SCAN_SECONDS = 10.0, 60.0, 30.0
 PITCH_SCALE = 100.0  # Hz
+FIRST_LOG_MAGNITUDE = -2.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ class Options:
     frames: int = 40
     limit_steps: int = 0
     resume: bool = False
+    compile: bool = False
+
+
+def fuse_activations(generator: Vocoder) -> None:
+    """Compile the Snake activations: eager, they launch more kernels than all convolutions together."""
+    for module in generator.modules():
+        if isinstance(module, Snake):
+            module.compile(dynamic=True)
 
 
 class VocoderTrainer:
@@ -61,6 +71,10 @@ class VocoderTrainer:
         self.device = torch.device(options.device)
         torch.manual_seed(options.seed)
         self.generator = Vocoder(cfg).to(self.device).train()
+        with torch.no_grad():  # begin quietly: samples at the clamp would teach nothing
+            self.generator.conv_post.get_parameter("bias")[: cfg.istft_n_fft // 2 + 1] = FIRST_LOG_MAGNITUDE
+        if options.compile:
+            fuse_activations(self.generator)
         self.judges = Discriminators().to(self.device).train()
         fused = self.device.type == "cuda"
         self.optimiser = torch.optim.AdamW(
@@ -70,39 +84,12 @@ class VocoderTrainer:
             self.judges.parameters(), options.rate, betas=(0.8, 0.99), weight_decay=0.0, fused=fused
         )
         self.average = Average(self.generator)
-        self.store = AudioStore(options.data, self.device)
         self.step = 0
-        self.rng = np.random.default_rng(options.seed)
-        self.refresh_data()
-        if not self.store.utterances:
-            raise SystemExit(f"no shard-*.npz in {options.data}")
-
-    def refresh_data(self) -> None:
-        """Take in shards that have arrived meanwhile."""
-        if self.store.scan(limit=12):
-            longest = self.options.frames * F0_HOP
-            train = [i for i in self.store.of_split("train") if self.store.utterances[i].samples >= longest]
-            self.sampler = BalancedSampler(self.store, train, self.options.seed + self.step)
-
-    def draw(self) -> tuple[Tensor, Tensor]:
-        """Random crops: sound (B, 480*frames) and pitch (B, frames) in Hz."""
-        frames = self.options.frames
-        starts, pitch_starts = [], []
-        for index in self.sampler.draw(self.options.batch, spread=1):
-            entry = self.store.utterances[index]
-            frame = int(self.rng.integers(0, entry.samples // F0_HOP - frames + 1))
-            starts.append(entry.start + frame * F0_HOP)
-            pitch_starts.append(entry.f0_start + frame)
-        lengths = np.full(len(starts), frames * F0_HOP, dtype=np.int64)
-        wave = self.store.gather(np.array(starts, dtype=np.int64), lengths)
-        places = torch.tensor(pitch_starts, device=self.device)[:, None] + torch.arange(frames, device=self.device)
-        gain = torch.exp(0.35 * torch.randn(len(wave), 1, device=self.device)).clamp_max(3.0)
-        gain = torch.minimum(gain, 0.95 / wave.abs().amax(1, keepdim=True).clamp_min(1e-3))
-        return wave * gain, self.store.f0[places].float()
+        self.crops = Crops(options.data, self.device, options.batch, options.frames, options.seed)
 
     def one_step(self, fraction: float, rate: float) -> dict[str, Tensor]:
         """One update of the generator, and of the discriminators once they have joined."""
-        wave, pitch = self.draw()
+        wave, pitch = self.crops.draw()
         mel = log_mel_24k(wave)
         made, pitch_loss = self.speak(mel, pitch, fraction)
         inner = slice(EDGE * F0_HOP, -EDGE * F0_HOP)
@@ -117,7 +104,8 @@ class VocoderTrainer:
         if fraction >= GAN_START:
             losses["judges"] = self._teach_judges(wave[:, inner], made[:, inner].detach(), rate)
             losses["fooling"], losses["features"] = self._judge(wave[:, inner], made[:, inner])
-            total = total + GAN_WEIGHT * losses["fooling"] + FEATURE_WEIGHT * losses["features"]
+            ramp = min(1.0, (fraction - GAN_START) / GAN_RAMP)
+            total = total + ramp * (GAN_WEIGHT * losses["fooling"] + FEATURE_WEIGHT * losses["features"])
         self._update(self.optimiser, self.generator, total, rate)
         self.step += 1
         self.average.update(self.step)
@@ -125,8 +113,7 @@ class VocoderTrainer:
 
     def speak(self, mel: Tensor, pitch: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
         """Sound (B, n) made from a (mostly slightly disturbed) mel, and the loss of the pitch predictor."""
-        amount = 0.12 * torch.rand(len(mel), 1, 1, device=self.device) * (torch.rand(len(mel), 1, 1, device=self.device) < 0.7)
-        mel = mel + amount * torch.randn_like(mel)
+        mel = disturbed(mel)
         predicted = self.generator.f0(mel)
         pitch_loss = F.smooth_l1_loss(predicted / PITCH_SCALE, pitch / PITCH_SCALE, beta=0.1)
         driving = predicted.detach() if fraction >= OWN_PITCH_START and self.step % 2 else pitch
@@ -146,23 +133,25 @@ class VocoderTrainer:
         return loss
 
     def _judge(self, real: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        self.judges.requires_grad_(False)  # this time only the generator learns
         with self._autocast():
-            with torch.no_grad():
-                _, wanted = self.judges(real)
+            _, wanted = self.judges(real)
             scores, features = self.judges(made)
+        self.judges.requires_grad_(True)
         return generator_loss(scores), feature_loss(wanted, features)
 
-    def _update(self, optimiser: torch.optim.Optimizer, module: torch.nn.Module, loss: Tensor, rate: float) -> None:
+    def _update(
+        self, optimiser: torch.optim.Optimizer, module: torch.nn.Module, loss: Tensor, rate: float
+    ) -> None:
         for group in optimiser.param_groups:
             group["lr"] = self.options.rate * rate
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 10.0, foreach=True)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 10.0, foreach=True)
         # A step with a broken gradient is one of size zero, decided on the device.
         for parameter in module.parameters():
             if parameter.grad is not None:
                 parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
-        del norm
         optimiser.step()
 
     def _autocast(self) -> torch.autocast:
@@ -180,7 +169,8 @@ class VocoderTrainer:
             "step": self.step,
         }
         write(state, out / "checkpoint.pt")
-        write({key: value.detach().float().cpu().clone() for key, value in self.average.state().items()}, out / "hift.pt")
+        averaged = {key: value.detach().float().cpu().clone() for key, value in self.average.state().items()}
+        write(averaged, out / "hift.pt")
 
     def load(self) -> bool:
         """Go on from `checkpoint.pt`; False when there is none."""
@@ -200,7 +190,8 @@ class VocoderTrainer:
 def train(options: Options, cfg: VocoderConfig = NANO.vocoder) -> VocoderTrainer:
     """Train until the time (or `limit_steps`) is over; logs to standard output, saves in `options.out`."""
     if options.device.startswith("cuda"):
-        torch.set_float32_matmul_precision("high")
+        # TF32 in the matrix products would put a noise floor of -60 dB under every inverse STFT.
+        torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.benchmark = True
     warmup = min(200, max(1, options.limit_steps // 10)) if options.limit_steps else 200
     clock = WallClock(options.minutes, options.limit_steps, warmup)
@@ -209,16 +200,19 @@ def train(options: Options, cfg: VocoderConfig = NANO.vocoder) -> VocoderTrainer
         print(f"going on from step {trainer.step}", flush=True)
     first = trainer.step
     logged = saved = scanned = clock.elapsed()
+    logged_step = first
     while not clock.done(trainer.step - first):
         done = trainer.step - first
         losses = trainer.one_step(clock.fraction(done), clock.rate(done))
         now = clock.elapsed()
         if now - logged >= LOG_SECONDS or clock.done(trainer.step - first):
-            shown = {name: round(float(value), 4) for name, value in losses.items()}
-            print(json.dumps({"seconds": round(now), "step": trainer.step, **shown}), flush=True)
-            logged = now
+            shown = {name: round(float(value.detach()), 4) for name, value in losses.items()}
+            speed = round((trainer.step - logged_step) / max(now - logged, 1e-3), 2)
+            line = {"seconds": round(now), "step": trainer.step, "steps_per_second": speed, **shown}
+            print(json.dumps(line), flush=True)
+            logged, logged_step = now, trainer.step
         if now - scanned >= SCAN_SECONDS:
-            trainer.refresh_data()
+            trainer.crops.refresh()
             scanned = now
         if now - saved >= SAVE_SECONDS:
             trainer.save()
@@ -228,7 +222,9 @@ def train(options: Options, cfg: VocoderConfig = NANO.vocoder) -> VocoderTrainer
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
@@ -239,6 +235,7 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--frames", type=int, default=Options.frames)
     parser.add_argument("--limit-steps", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="fuse the activations (needs a compiler)")
     return Options(**vars(parser.parse_args(arguments)))
 
 

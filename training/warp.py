@@ -31,11 +31,15 @@ class Speaker:
     pace: float  # speed of the teacher
 
 
-def draw_speaker(rng: np.random.Generator) -> Speaker:
-    """A random man, woman or child within limits that stay natural."""
+# Limits of (pitch factor, tract factor) for a man, a woman and a child, by who is being changed.
+_FROM_WOMAN = (((0.46, 0.74), (0.82, 0.96)), ((0.78, 1.2), (0.93, 1.08)), ((1.15, 1.45), (1.05, 1.18)))
+_FROM_MAN = (((0.82, 1.2), (0.92, 1.08)), ((1.5, 2.1), (1.06, 1.18)), ((2.0, 2.4), (1.14, 1.24)))
+
+
+def draw_speaker(rng: np.random.Generator, from_man: bool = False) -> Speaker:
+    """A random man, woman or child within limits that stay natural for a female (or male) teacher."""
     kind = rng.choice(3, p=[0.46, 0.44, 0.10])
-    pitch_range = [(0.46, 0.74), (0.78, 1.2), (1.15, 1.45)][kind]
-    tract_range = [(0.82, 0.96), (0.93, 1.08), (1.05, 1.18)][kind]
+    pitch_range, tract_range = (_FROM_MAN if from_man else _FROM_WOMAN)[kind]
     return Speaker(
         pitch=float(rng.uniform(*pitch_range)),
         intonation=float(rng.uniform(0.6, 1.5)),
@@ -68,7 +72,7 @@ def _shift_pitch(f0: Array, speaker: Speaker) -> Array:
         return f0
     log_f0 = np.log(f0[voiced])
     middle = np.median(log_f0)
-    shifted = f0.copy()
+    shifted: Array = f0.copy()
     moved = middle + np.log(speaker.pitch) + (log_f0 - middle) * speaker.intonation
     shifted[voiced] = np.clip(np.exp(moved), 60.0, 500.0)
     return shifted
@@ -80,7 +84,8 @@ def _source_bins(bins: int, speaker: Speaker) -> Array:
     moved = np.maximum.accumulate(np.clip(_TRACT_KNOTS * speaker.tract * scale, 0.0, 11500.0) + np.arange(7))
     moved[-1] = 12000.0
     frequencies = np.linspace(0.0, 12000.0, bins)
-    return np.minimum(np.interp(frequencies, moved, _TRACT_KNOTS) / 12000.0 * (bins - 1), bins - 1.001)
+    source: Array = np.interp(frequencies, moved, _TRACT_KNOTS) / 12000.0 * (bins - 1)
+    return np.minimum(source, bins - 1.001)
 
 
 def _resample_bins(matrix: Array, source: Array) -> Array:

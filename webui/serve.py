@@ -25,7 +25,7 @@ def serve(
     """
     _check_port(server_name, server_port)
     from inference import CosyVoice
-    from inference.download import find_model_dir
+    from inference.download import BUNDLED, find_model_dir
 
     folder, sentence = find_model_dir(model_dir)
     print(sentence, flush=True)
@@ -37,7 +37,11 @@ def serve(
     from webui.page.layout import CSS, build_page
     from webui.studio import Studio
 
-    page = build_page(Studio(engine, output_dir), can_stream=can_stream, notice=sentence)
+    page = build_page(
+        Studio(engine, output_dir),
+        can_stream=can_stream,
+        notice="notice_bundled" if folder.resolve() == BUNDLED.resolve() else None,
+    )
     page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=1)
     _, local_url, share_url = page.launch(
         server_name=server_name,
@@ -46,6 +50,10 @@ def serve(
         allowed_paths=[str(output_dir.resolve())],
         max_file_size=MAX_UPLOAD,
         css_paths=[CSS],
+        footer_links=[],
+        run_history=False,  # it would keep every visitor's texts in a browser that others may use too
+        enable_monitoring=False,
+        ssr_mode=False,
         prevent_thread_lock=True,
         quiet=True,
     )
@@ -54,7 +62,10 @@ def serve(
         if share_url:
             print(f"Public link: {share_url}", flush=True)
         else:
-            print("No public link: Gradio's tunnel cannot be reached from here. The studio runs locally.", flush=True)
+            print(
+                "No public link: Gradio's tunnel cannot be reached from here. The studio runs locally.",
+                flush=True,
+            )
     page.block_thread()
 
 

@@ -103,10 +103,11 @@ class SelfAttention(nn.Module):
         if memory is not None:
             keys, values, mask = memory.extend(layer, keys, values)
         attended = grouped_attention(query, keys, values, mask)
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
+        projected: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
+        return projected
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -120,7 +121,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, hidden) → (B, T, hidden)."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        projected: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return projected
 
 
 class DecoderLayer(nn.Module):
@@ -138,7 +140,8 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(B, T, hidden) float32 → (B, T, hidden) float32."""
         x = x + self.self_attn(self.input_layernorm(x), table, layer, memory)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.mlp(self.post_attention_layernorm(x))
+        return x
 
 
 class Decoder(nn.Module):
@@ -157,7 +160,8 @@ class Decoder(nn.Module):
         x = embeddings.float()
         for index, layer in enumerate(self.layers):
             x = layer(x, table, index, memory)
-        return self.norm(x)
+        normed: Tensor = self.norm(x)
+        return normed
 
 
 class _Nested(nn.Module):
@@ -208,16 +212,18 @@ class LanguageModel(nn.Module):
     def forward(
         self, embeddings: Tensor, positions: Tensor | None = None, memory: AttentionMemory | None = None
     ) -> Tensor:
-        """Hidden states after the last norm (B, T, hidden).
+        """Hidden states after the last norm (B, T, hidden). `positions` (B, T) count from 0 when not given.
 
-        `positions` (B, T) count from 0 when not given. Without `memory` attention is causal over the given positions: items padded on the right get what they get
+        Without `memory` attention is causal over the given positions: items padded on the right get what they get
         alone, as no position sees what lies after it.
         """
         if positions is None:
             batch, length, _ = embeddings.shape
             positions = torch.arange(length, device=embeddings.device).expand(batch, length)
-        return self.decoder(embeddings, positions, memory)
+        hidden: Tensor = self.decoder(embeddings, positions, memory)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Speech logits (…, speech_vocab_size), float32, for hidden states (…, hidden)."""
-        return self.llm_decoder(hidden).float()
+        logits: Tensor = self.llm_decoder(hidden)
+        return logits.float()

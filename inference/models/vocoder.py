@@ -172,7 +172,8 @@ class Vocoder(nn.Module):
             else:
                 mask = None if lengths is None else self._frame_mask(lengths * scale, x.shape[2])
             x = self._stage(x, excitation, stage, mask)
-        found: Tensor = self.conv_post(F.leaky_relu(_masked(x, mask), _FINAL_SLOPE))
+        with torch.autocast(mel.device.type, enabled=False):  # log magnitudes need more than half precision
+            found: Tensor = self.conv_post(F.leaky_relu(_masked(x.float(), mask), _FINAL_SLOPE))
         return found
 
     def to_sound(self, spectrum: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -192,7 +193,7 @@ class Vocoder(nn.Module):
         x = x + self.source_resblocks[stage](self.source_downs[stage](excitation), mask)
         count = len(self.cfg.resblock_kernel_sizes)
         blocks = self.resblocks[stage * count : (stage + 1) * count]
-        total = blocks[0](x, mask)
+        total: Tensor = blocks[0](x, mask)
         for block in blocks[1:]:
             total = total + block(x, mask)
         return total / count

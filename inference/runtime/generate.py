@@ -14,7 +14,7 @@ from inference.runtime.kv_cache import KvCache
 from inference.runtime.language_model_step import decode, extend, prefill, round_prefix
 from inference.runtime.sampling import NOT_FINITE, SamplerState, repetition_aware, sample_step
 from inference.runtime.uniforms import step_uniforms
-from inference.types import EngineError
+from inference.types import EngineError, RequestError
 
 MAX_CONTEXT = 32768  # positions the model was made for
 _FIRST_ROOM = 512  # positions a stream of unknown length starts with
@@ -50,7 +50,7 @@ class SpeechTokenGenerator:
         """One list a step: the id drawn for each prompt, None for those that have ended.
 
         Raises `EngineError("non_finite")` when the model's output is NaN or infinite, and
-        `EngineError("context_full")` when a prompt alone exceeds the model's context.
+        `RequestError("text_too_long")` when a prompt alone exceeds the model's context.
         """
         batch = _Batch(self._model, prompts)
         done = [prompt.max_len == 0 for prompt in prompts]
@@ -107,8 +107,10 @@ class _Batch:
             min(prompt.max_len, MAX_CONTEXT - len(feed)) for prompt, feed in zip(prompts, self._feeds)
         ]
         if min(self.limits, default=0) < 0:
-            raise EngineError(
-                "context_full", f"The text and its prompt exceed the model's {MAX_CONTEXT} positions."
+            raise RequestError(
+                "text_too_long",
+                f"The text and its prompt exceed the model's {MAX_CONTEXT} positions; shorten the text.",
+                limit=MAX_CONTEXT,
             )
         self.drawn = 0
         room = max((len(feed) + limit for feed, limit in zip(self._feeds, self.limits)), default=1)
@@ -191,7 +193,9 @@ class _BistreamRun:
     def _grow(self, needed: int) -> None:
         """Room for the next while: text of unknown length has no bound to allocate for."""
         if needed > MAX_CONTEXT:
-            raise EngineError("context_full", f"The stream exceeds the model's {MAX_CONTEXT} positions.")
+            raise RequestError(
+                "text_too_long", f"The stream exceeds the model's {MAX_CONTEXT} positions.", limit=MAX_CONTEXT
+            )
         room = min(MAX_CONTEXT, max(needed, 2 * self._cache.max_len))
         larger = KvCache(self._model.cfg, 1, room, self._model.device, self._model.dtype)
         larger.data[..., : self._cache.max_len, :] = self._cache.data

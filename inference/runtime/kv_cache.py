@@ -55,7 +55,7 @@ class CacheView:
     cover the longest row including the new positions, and is chosen by the host (any larger value gives the same
     result). None says that all rows start at 0: then the new positions attend among themselves.
     `rows` None stands for the first B rows, which are used in place; other rows are copied out for the attention.
-    Padded positions are written as well: they lie past their row's length, are masked, and the next ones overwrite them.
+    Padded positions are written as well: past their row's length, where they are masked until overwritten.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def prefill(
     """
     batch, size = ids.shape
     positions = torch.arange(size, device=ids.device).expand(batch, size)
-    hidden = model(model.embed(kinds, ids), positions, CacheView(cache, positions, None, rows))
+    hidden: Tensor = model(model.embed(kinds, ids), positions, CacheView(cache, positions, None, rows))
     cache.advance(lengths, rows)
     return hidden[torch.arange(batch, device=ids.device), lengths - 1]
 
@@ -51,7 +51,7 @@ def extend(
     batch, size = ids.shape
     start = cache.lengths_of(rows, batch)
     positions = start[:, None] + torch.arange(size, device=ids.device)
-    hidden = model(model.embed(kinds, ids), positions, CacheView(cache, positions, prefix, rows))
+    hidden: Tensor = model(model.embed(kinds, ids), positions, CacheView(cache, positions, prefix, rows))
     cache.advance(lengths, rows)
     return hidden[torch.arange(batch, device=ids.device), lengths - 1]
 
@@ -70,6 +70,6 @@ def decode(
     """
     positions = cache.lengths_of(rows, len(speech_ids))[:, None]
     embeddings = model.speech_embedding(speech_ids)[:, None]
-    hidden = model(embeddings, positions, CacheView(cache, positions, prefix, rows))
+    hidden: Tensor = model(embeddings, positions, CacheView(cache, positions, prefix, rows))
     cache.advance(active.long(), rows)
     return hidden[:, 0]

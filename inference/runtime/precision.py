@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+_DEVICE_TYPES = ("cpu", "cuda")
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Relative 2-norm distance from float32 above which a half-precision module counts as broken. Rounding alone
 # gives about 1e-3 (fp16) to 1e-2 (bf16) after ten solver steps.
@@ -51,6 +52,8 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
+        if chosen.type not in _DEVICE_TYPES:
+            raise RuntimeError(f"no support for {chosen.type}")
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise RequestError(
@@ -59,17 +62,15 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-@torch.inference_mode()
 def with_precision(
     module: ModuleT, dtype: torch.dtype, probe: Callable[[ModuleT], Tensor], name: str
 ) -> ModuleT:
     """`module` in `dtype` if `probe` gives a finite result near the float32 one, else unchanged (with a warning)."""
     if dtype == torch.float32:
         return module
-    expected = probe(module).float()
     half = copy.deepcopy(module).to(dtype)
-    found = probe(half).float()
-    error = relative_error(found, expected)
+    with torch.inference_mode():
+        error = relative_error(probe(half).float(), probe(module).float())
     if not error <= SELF_TEST_BOUND:  # NaN counts as broken
         logger.warning(
             "The %s is unsound in %s on this device (error %.3g); it runs in float32.", name, dtype, error
@@ -82,4 +83,6 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     """‖found − expected‖ / ‖expected‖; NaN when `found` is not finite."""
     if not torch.isfinite(found).all():
         return float("nan")
-    return float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected).clamp_min(1e-12))
+    return float(
+        torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected).clamp_min(1e-12)
+    )

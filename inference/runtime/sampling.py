@@ -96,8 +96,8 @@ class SamplerState:
 def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig) -> Tensor:
     """Draw the next id of every row (B,) int64 and bring `state` up to date, in place.
 
-    logits (B, V) float32. End-of-speech is impossible before `min_len`. A row ends (`state.active`) with an id of the stop
-    set, at `max_len`, or with `NOT_FINITE`; ids of rows that had ended before mean nothing.
+    logits (B, V) float32. End-of-speech is impossible before `min_len`. A row ends (`state.active`) with an id of the
+    stop set, at `max_len`, or with `NOT_FINITE`; ids of rows that had ended before mean nothing.
     """
     logp = torch.log_softmax(logits, dim=1)
     end = cfg.end_of_speech

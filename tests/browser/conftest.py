@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -11,12 +10,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.browser.visitor import Visitor
+
 ROOT = Path(__file__).resolve().parents[2]
+MODEL = Path(os.environ.get("COSYVOICE_TEST_MODEL_DIR", ROOT / "assets" / "nano"))
+CLIP_FOLDERS = (ROOT / "assets" / "examples", ROOT.parent / "shared" / "reference" / "audio")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 START_SECONDS = 90
 
@@ -27,7 +31,17 @@ def chromium() -> str | None:
     return found[0] if found else None
 
 
+def why_not() -> str:
+    """The reason why no browser test can run here; "" when they can."""
+    if chromium() is None:
+        return "no Chromium on this machine (apt-get install chromium)"
+    if not any((MODEL / name).is_file() for name in ("llm.pt", "llm.safetensors")):
+        return f"no weights in {MODEL}"
+    return ""
+
+
 def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,14 +49,29 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def studio_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a studio running the bundled checkpoint."""
+def clips() -> list[Path]:
+    """Real recordings of voices."""
+    found = [path for folder in CLIP_FOLDERS for path in sorted(folder.glob("*.wav"))]
+    if not found:
+        pytest.skip(f"no clip in {' or '.join(map(str, CLIP_FOLDERS))}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the studio keeps finished sound."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="session")
+def studio_url(tmp_path_factory: pytest.TempPathFactory, outputs: Path) -> Iterator[str]:
+    """Address of a studio running the bundled checkpoint (or the folder in COSYVOICE_TEST_MODEL_DIR)."""
     folder = tmp_path_factory.mktemp("studio")
     port = free_port()
     log = folder / "studio.log"
     environment = dict(os.environ, GRADIO_TEMP_DIR=str(folder / "gradio"), OMP_NUM_THREADS="2")
-    command = [sys.executable, "app.py", "--server-port", str(port), "--output-dir", str(folder / "outputs")]
-    command += ["--model-dir", str(ROOT / "assets" / "nano")]
+    command = [sys.executable, "app.py", "--server-port", str(port), "--output-dir", str(outputs)]
+    command += ["--model-dir", str(MODEL), "--device", "cpu"]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sink, stderr=sink)
     url = f"http://127.0.0.1:{port}/"
@@ -51,14 +80,17 @@ def studio_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when the page answers; fail with the end of the log when it never does."""
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(url, timeout=2):
                 return
@@ -67,8 +99,25 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None
     pytest.fail(f"the studio did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
-def seconds_in(facts: str) -> float:
-    """The length told in the line of facts under a result."""
-    match = re.search(r"(?:length|时长) ([\d.]+)", facts)
-    assert match, facts
-    return float(match.group(1))
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for the tests of a module."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as engine:
+        instance = engine.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def visit(browser: Any, studio_url: str) -> Iterator[Callable[..., Visitor]]:
+    """Opens the page as a new visitor; takes what `browser.new_context` takes."""
+    contexts = []
+
+    def open_page(locale: str = "en-US", **settings: Any) -> Visitor:
+        contexts.append(browser.new_context(locale=locale, accept_downloads=True, **settings))
+        return Visitor(contexts[-1].new_page(), studio_url)
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -3,129 +3,159 @@
 from __future__ import annotations
 
 import io
-import wave
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.browser.conftest import ROOT, chromium, seconds_in
+from tests.browser.conftest import why_not
+from tests.browser.visitor import TABS, Visitor
 
-playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (apt-get install chromium)"),
-    pytest.mark.skipif(not (ROOT / "assets/nano/cosyvoice2.yaml").exists(), reason="assets/nano is not there"),
-]
-
-CLIP = ROOT / "assets" / "examples" / "reference_en.wav"
 SENTENCE = "The train to the city leaves at nine in the morning."
-SYNTHESIS_MS = 90_000
-TABS = {"clone": "3s Clone", "cross_lingual": "Cross-lingual", "instruct": "Instruct"}
+ENCODER_SAMPLES = 1024  # an AAC encoder starts with one frame of silence, and fills up its last one
+Visit = Callable[..., Visitor]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as engine:
-        instance = engine.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield instance
-        instance.close()
+def check_speech(pcm: np.ndarray, rate: int, shortest: float, longest: float) -> None:
+    assert rate == 24000
+    assert shortest < len(pcm) / rate < longest
+    level = np.sqrt(np.mean((pcm / 32768.0) ** 2))
+    assert 0.005 < level < 0.5
 
 
-@pytest.fixture
-def page(browser: "playwright.Browser", studio_url: str) -> Iterator["playwright.Page"]:
-    context = browser.new_context(locale="en-US", accept_downloads=True)
-    visitor = context.new_page()
-    visitor.problems = []
-    visitor.on("console", lambda message: message.type == "error" and visitor.problems.append(message.text))
-    visitor.on("request", lambda request: _note_outside(visitor.problems, request.url, studio_url))
-    visitor.goto(studio_url)
-    visitor.get_by_role("tab", name=TABS["clone"], exact=True).wait_for(timeout=20_000)
-    yield visitor
-    context.close()
-
-
-def _note_outside(problems: list[str], url: str, studio_url: str) -> None:
-    if url.startswith("http") and not url.startswith(studio_url):
-        problems.append(f"asked for {url}")
-
-
-def _fill(page: "playwright.Page", mode: str, text: str, clip: Path | None) -> None:
-    page.get_by_role("tab", name=TABS[mode], exact=True).click()
-    page.locator(f"#{mode}-text textarea").fill(text)
-    if clip is not None:
-        page.locator(f"#{mode}-reference input[type=file]").set_input_files(clip)
-        page.locator(f"#{mode}-reference audio, #{mode}-reference #waveform").first.wait_for(state="attached")
-
-
-def _generate(page: "playwright.Page", mode: str) -> None:
-    page.locator(f"#{mode}-generate").click()
-
-
-def _download(page: "playwright.Page", mode: str) -> tuple[str, np.ndarray, int]:
-    with page.expect_download() as waiting:
-        page.locator(f"#{mode}-download").click()
-    data = Path(waiting.value.path()).read_bytes()
-    with wave.open(io.BytesIO(data)) as sound:
-        pcm = np.frombuffer(sound.readframes(sound.getnframes()), np.int16)
-        return waiting.value.suggested_filename, pcm, sound.getframerate()
+def seconds_in(facts: str) -> float:
+    """The length told in the line of facts under a result."""
+    match = re.search(r"length ([\d.]+)", facts)
+    assert match, facts
+    return float(match.group(1))
 
 
 @pytest.mark.parametrize("mode", list(TABS))
-def test_a_clip_and_a_text_become_speech(page: "playwright.Page", mode: str) -> None:
-    _fill(page, mode, SENTENCE, CLIP)
+def test_a_clip_and_a_text_become_speech(visit: Visit, clips: list[Path], mode: str) -> None:
+    visitor = visit()
+    visitor.fill(mode, SENTENCE, clips[0])
     if mode == "instruct":
-        page.locator("#instruct-instruction textarea").fill("Speak slowly.")
-    _generate(page, mode)
-    status = page.locator(f"#{mode}-status")
-    status.get_by_text("RTF").wait_for(timeout=SYNTHESIS_MS)
-    name, pcm, rate = _download(page, mode)
-    assert name.endswith(".wav") and mode in name
-    assert rate == 24000
-    seconds = len(pcm) / rate
-    assert 1.5 < seconds < 12
-    assert seconds_in(status.inner_text()) == pytest.approx(seconds, abs=0.1)
-    level = np.sqrt(np.mean((pcm / 32768.0) ** 2))
-    assert 0.005 < level < 0.5
-    assert page.problems == []
+        visitor.page.locator("#instruct-instruction textarea").fill("Speak calmly.")
+    visitor.generate(mode)
+    facts = visitor.wait_for_facts(mode)
+    result = visitor.download(mode)
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}_{mode}_0_[0-9a-f]{{8}}\.wav", result.name)
+    check_speech(result.pcm, result.rate, 1.0, 15.0)
+    assert seconds_in(facts) == pytest.approx(len(result.pcm) / result.rate, abs=0.1)
+    assert visitor.problems == []
 
 
-def test_whole_mode_gives_the_same_kind_of_file(page: "playwright.Page") -> None:
-    _fill(page, "cross_lingual", "A short test.", CLIP)
-    page.locator("#cross_lingual-streaming input").uncheck()
-    _generate(page, "cross_lingual")
-    page.locator("#cross_lingual-status").get_by_text("RTF").wait_for(timeout=SYNTHESIS_MS)
-    _, pcm, rate = _download(page, "cross_lingual")
-    assert 0.3 < len(pcm) / rate < 6
+def test_the_live_sound_comes_early_and_is_the_file_without_a_gap(visit: Visit, clips: list[Path]) -> None:
+    av = pytest.importorskip("av")
+    visitor = visit()
+    visitor.fill("cross_lingual", f"{SENTENCE} It is late again, and so we wait here for a while.", clips[0])
+    visitor.generate("cross_lingual")
+    visitor.wait_for_facts("cross_lingual")
+    finished = time.monotonic()
+    result = visitor.download("cross_lingual")
+    assert visitor.first_piece is not None and visitor.first_piece < finished
+
+    with av.open(io.BytesIO(visitor.streamed()), format="aac") as stream:
+        live = np.concatenate([frame.to_ndarray()[0] for frame in stream.decode(audio=0)])
+    assert 0 <= len(live) - len(result.pcm) <= 3 * ENCODER_SAMPLES
+    heard = live[ENCODER_SAMPLES : ENCODER_SAMPLES + len(result.pcm)]
+    # Every tenth of a second that is not silent is where it belongs, at its level.
+    original = result.pcm / 32768.0
+    windows = [slice(start, start + 2400) for start in range(0, len(original) - 2400, 2400)]
+    loud = [window for window in windows if np.std(original[window]) > 0.01]
+    assert len(loud) > 5
+    for window in loud:
+        assert np.corrcoef(original[window], heard[window])[0, 1] > 0.7
+        assert np.std(heard[window]) == pytest.approx(np.std(original[window]), rel=0.3)
 
 
-def test_mistakes_are_told_in_a_sentence(page: "playwright.Page", tmp_path: Path) -> None:
-    status = page.locator("#clone-status")
-    _fill(page, "clone", "", CLIP)
-    _generate(page, "clone")
-    status.get_by_text("⚠️").wait_for(timeout=20_000)
-    first = status.inner_text()
-    _fill(page, "clone", SENTENCE, None)
-    page.locator("#clone-reference").get_by_role("button", name="Clear").first.click()
-    _generate(page, "clone")
-    page.wait_for_function(
-        "(old) => { const t = document.querySelector('#clone-status').innerText;"
-        " return t.includes('⚠️') && t !== old }",
-        arg=first,
-        timeout=20_000,
-    )
-    assert "Traceback" not in page.content()
+def test_without_streaming_only_the_file_is_made(visit: Visit, clips: list[Path]) -> None:
+    visitor = visit()
+    visitor.fill("cross_lingual", "This is a short test.", clips[0])
+    visitor.page.locator("#cross_lingual-streaming input").uncheck()
+    visitor.generate("cross_lingual")
+    visitor.wait_for_facts("cross_lingual")
+    result = visitor.download("cross_lingual")
+    check_speech(result.pcm, result.rate, 0.3, 8.0)
+    assert visitor.playlists == [] and visitor.problems == []
 
 
-def test_the_language_follows_the_browser_and_the_switch(
-    browser: "playwright.Browser", studio_url: str
-) -> None:
-    context = browser.new_context(locale="zh-CN")
-    visitor = context.new_page()
-    visitor.goto(studio_url)
-    visitor.get_by_role("tab", name="3s极速复刻", exact=True).wait_for(timeout=20_000)
-    visitor.locator("#language").get_by_text("English").click()
-    visitor.get_by_role("tab", name="3s Clone", exact=True).wait_for(timeout=20_000)
-    context.close()
+def test_two_visitors_at_once_get_their_own_sound(visit: Visit, clips: list[Path]) -> None:
+    visitors = {seed: visit() for seed in (11, 22)}
+    for seed, visitor in visitors.items():
+        visitor.fill("cross_lingual", "Good morning." if seed == 11 else SENTENCE, clips[-1])
+        visitor.page.locator("#cross_lingual-seed input").fill(str(seed))
+    for visitor in visitors.values():
+        visitor.generate("cross_lingual")
+    results = {}
+    for seed, visitor in visitors.items():
+        assert f"seed {seed}" in visitor.wait_for_facts("cross_lingual")
+        results[seed] = visitor.download("cross_lingual")
+        assert f"_{seed}_" in results[seed].name and visitor.problems == []
+    again = visitors[22]
+    again.generate("cross_lingual")
+    again.page.locator("#cross_lingual-status").get_by_text("Working").wait_for()
+    again.wait_for_facts("cross_lingual")
+    np.testing.assert_array_equal(again.download("cross_lingual").pcm, results[22].pcm)
+
+
+def test_a_closed_tab_does_not_keep_others_waiting(visit: Visit, clips: list[Path], outputs: Path) -> None:
+    leaver, other = visit(), visit()
+    leaver.fill("cross_lingual", " ".join([SENTENCE] * 60), clips[0])
+    leaver.page.locator("#cross_lingual-seed input").fill("77")
+    leaver.generate("cross_lingual")
+    leaver.page.wait_for_timeout(1500)
+    leaver.page.close()
+    other.fill("cross_lingual", "Good morning.", clips[0])
+    other.generate("cross_lingual")
+    other.wait_for_facts("cross_lingual")
+    assert list(outputs.glob("*_77_*")) == []  # what nobody waits for was not finished first
+
+
+def test_mistakes_are_told_in_a_sentence(visit: Visit, clips: list[Path], tmp_path: Path) -> None:
+    visitor = visit()
+    visitor.fill("clone", SENTENCE)
+    visitor.generate("clone")
+    visitor.wait_for_refusal("clone", "Upload or record a clip")
+    visitor.fill("clone", "", clips[0])
+    visitor.generate("clone")
+    visitor.wait_for_refusal("clone", "Write the text")
+    visitor.fill("instruct", SENTENCE, clips[0])
+    visitor.generate("instruct")
+    visitor.wait_for_refusal("instruct", "Write an instruction")
+    assert visitor.playlists == [] and visitor.problems == []
+
+    wrong = tmp_path / "holiday.wav"
+    wrong.write_bytes(b"This is no sound at all.\n" * 40)
+    visitor.fill("cross_lingual", SENTENCE, wrong)
+    visitor.generate("cross_lingual")
+    sentence = visitor.wait_for_refusal("cross_lingual", "not audio")
+    assert sentence.startswith("⚠️") and "\n" not in sentence
+    assert visitor.page.locator("#cross_lingual-download").is_disabled()
+    assert "Traceback" not in visitor.page.content()
+
+
+def test_the_language_follows_the_browser_and_the_switch(visit: Visit) -> None:
+    visitor = visit("zh-CN")
+    visitor.wait_for_tab("clone", "zh")
+    visitor.generate("clone")
+    visitor.wait_for_refusal("clone", "请先上传或录制一段参考音频")
+    visitor.page.locator("#language").get_by_text("English").click()
+    for mode in TABS:
+        visitor.wait_for_tab(mode, "en")
+    visitor.generate("clone")
+    visitor.wait_for_refusal("clone", "Upload or record a clip")
+    assert visitor.problems == []
+
+
+def test_the_page_fits_a_phone(visit: Visit) -> None:
+    visitor = visit(viewport={"width": 390, "height": 844}, is_mobile=True)
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
+    visitor.page.locator("#clone-generate").scroll_into_view_if_needed()
+    visitor.page.locator("#clone-dice").click()
+    visitor.page.wait_for_function("document.querySelector('#clone-seed input').value !== '0'", timeout=5_000)

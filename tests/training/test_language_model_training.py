@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 import torch
 
 from inference.models.config import LanguageModelConfig
-from inference.models.language_model import LanguageModel
-from inference.runtime.bistream import Item, Kind, interleave
+from inference.models.language_model import SERVICE, SPEECH, TEXT, LanguageModel
+from inference.runtime import bistream as runtime
 from training.language_model import LanguageModelTrainer, Options, finalise, joint_table, parse, train
 from training.language_model_data import Corpus, load_encoder
 from training.language_model_feed import Feed, Source
@@ -102,38 +101,38 @@ def test_joint_table_is_numbered_like_the_samples() -> None:
     assert torch.equal(table[FIRST_SPEECH + 9], model.speech_embedding.weight[9])
 
 
+@pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize("letters", [3, 5, 10, 13])
-def test_bistream_is_what_inference_feeds(letters: int) -> None:
-    text = list(range(100, 100 + letters))
-    speech = list(range(500, 560))
+def test_bistream_is_what_inference_feeds(letters: int, repeat: bool) -> None:
+    text, speech = list(range(100, 100 + letters)), list(range(500, 560))
+    waiting = [*speech, TINY.end_of_speech]
+    state = runtime.start(TINY, [], [], exact=repeat)
     inputs: list[int] = []
     targets: list[int] = []
-    told = 0
 
-    def decode(feed: Sequence[Item], history: Sequence[int] | None, may_end: bool) -> int:
-        nonlocal told
-        for kind, value in feed:
-            base = {Kind.SOS: SOS, Kind.TASK: TASK, Kind.TEXT: FIRST_TEXT, Kind.SPEECH: FIRST_SPEECH}[kind]
-            inputs.append(base + value)
-            targets.append(-1)
-        if history is None:
-            found = TINY.fill_token
-        elif told == len(speech):
-            found = TINY.end_of_speech
-        else:
-            found, told = speech[told], told + 1
-        targets[-1] = found
-        return found
+    def decode() -> None:
+        while state.decoding:
+            first = {SERVICE: 0, TEXT: FIRST_TEXT, SPEECH: FIRST_SPEECH}
+            inputs.extend(
+                first[kind] + id_ for kind, id_ in zip(state.feed.kinds.tolist(), state.feed.ids.tolist())
+            )
+            picked = TINY.fill_token if runtime.fill_is_due(state) else waiting.pop(0)
+            targets.extend([-1] * (len(state.feed) - 1) + [picked])
+            runtime.accept(state, picked)
 
-    assert list(interleave(text, [], [], decode, TINY)) == speech
-    sample = bistream(np.array(text, np.int32), np.array(speech, np.int32), TINY)
+    for token in text:
+        runtime.push_text(state, token)
+        decode()
+    runtime.end_text(state)
+    decode()
+    sample = bistream(np.array(text, np.int32), np.array(speech, np.int32), TINY, repeat)
     assert sample.inputs.tolist() == inputs
     assert sample.targets.tolist() == targets
 
 
 def test_bistream_is_plain_where_speech_is_short_for_its_text() -> None:
     text, speech = np.arange(10, dtype=np.int32), np.arange(30, dtype=np.int32)
-    assert TINY.fill_token not in bistream(text, speech, TINY).targets
+    assert TINY.fill_token not in bistream(text, speech, TINY, False).targets
 
 
 def test_encoder_agrees_with_the_published_tokenizer(tmp_path: Path) -> None:

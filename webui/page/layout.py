@@ -17,24 +17,27 @@ MODES = (Mode.CLONE, Mode.CROSS_LINGUAL, Mode.INSTRUCT)
 UPLOAD_LIFETIME = 3600  # seconds until a visitor's files are removed
 
 
-def build_page(studio: Studio, *, can_stream: bool, notice: str = "") -> gr.Blocks:
-    """The page over `studio`; `notice` is one line for the visitor (for example which model is running)."""
+def build_page(studio: Studio, *, can_stream: bool, notice: str | None = None) -> gr.Blocks:
+    """The page over `studio`; `notice` is the text key of a line for every visitor."""
     with gr.Blocks(
         title="CosyVoice2 Studio", analytics_enabled=False, delete_cache=(UPLOAD_LIFETIME, UPLOAD_LIFETIME)
-    ) as page:
+    ) as blocks:
+        page: gr.Blocks = blocks
         translated: list[Translated] = []
         with gr.Row(elem_classes="title-bar"):
             heading = gr.Markdown(_heading("zh"), elem_id="heading")
             language = gr.Radio(
                 [("中文", "zh"), ("English", "en")],
                 value="zh",
-                label="语言 / Language",
+                show_label=False,
+                container=False,
                 elem_id="language",
                 scale=0,
-                min_width=200,
+                min_width=190,
             )
         if notice:
-            gr.Markdown(notice, elem_id="notice")
+            line = gr.Markdown(say(notice, "zh"), elem_id="notice")
+            translated.append(Translated(line, {"value": notice}))
         with gr.Tabs():
             for mode in MODES:
                 translated += SynthesisTab(studio, mode, language, can_stream=can_stream).translated
@@ -48,7 +51,9 @@ def build_page(studio: Studio, *, can_stream: bool, notice: str = "") -> gr.Bloc
             return [chosen, *translate(chosen)]
 
         page.load(greet, outputs=[language, *outputs], queue=False, api_visibility="private")
-        language.input(translate, language, outputs, queue=False, api_visibility="private", show_progress="hidden")
+        language.input(
+            translate, language, outputs, queue=False, api_visibility="private", show_progress="hidden"
+        )
     return page
 
 
@@ -56,8 +61,10 @@ def _heading(language: str) -> str:
     return f"# {say('title', language)}\n{say('tagline', language)}"
 
 
-def _update(entry: Translated, language: str) -> Any:
-    return gr.update(**{name: say(key, language) for name, key in entry.properties.items()})
+def _update(entry: Translated, language: str) -> dict[str, Any]:
+    texts: dict[str, Any] = {name: say(key, language) for name, key in entry.properties.items()}
+    updated: dict[str, Any] = gr.update(**texts)
+    return updated
 
 
 __all__ = ["CSS", "LANGUAGES", "build_page"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import gradio as gr
 from inference.frontend.encode import encode_audio
 from inference.types import (
     MAX_SPEED,
-    MAX_TEXT_CHARACTERS,
     MIN_SPEED,
     AudioChunk,
     Mode,
@@ -22,7 +22,7 @@ from inference.types import (
     SynthesisError,
     SynthesisRequest,
 )
-from webui.page.texts import explain, say
+from webui.page.texts import explain, say, warn
 from webui.studio import Studio, Take
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class SynthesisTab:
                 with gr.Column(min_width=320):
                     self._build_inputs()
                 with gr.Column(min_width=320):
+                    self._build_settings()
                     self._build_outputs()
         self._connect(language)
 
@@ -65,14 +66,13 @@ class SynthesisTab:
         return f"{self._mode.value}-{part}"
 
     def _build_inputs(self) -> None:
-        self._text = gr.Textbox(
-            label=say("text", "zh"), lines=4, max_length=MAX_TEXT_CHARACTERS, elem_id=self._name("text")
-        )
+        self._text = gr.Textbox(label=say("text", "zh"), lines=5, max_lines=12, elem_id=self._name("text"))
         self._keep(self._text, label="text", placeholder="text_hint")
         self._reference = gr.Audio(
             sources=["upload", "microphone"],
             type="filepath",
             label=say("reference", "zh"),
+            buttons=[],
             elem_id=self._name("reference"),
         )
         self._keep(self._reference, label="reference")
@@ -85,27 +85,33 @@ class SynthesisTab:
             elem_id=self._name(field),
         )
         self._keep(self._extra, label=field, placeholder=f"{field}_hint")
-        with gr.Row():
-            self._speed = gr.Slider(
-                MIN_SPEED, MAX_SPEED, 1.0, step=0.05, label=say("speed", "zh"), elem_id=self._name("speed")
-            )
-            self._keep(self._speed, label="speed")
+
+    def _build_settings(self) -> None:
+        self._speed = gr.Slider(
+            MIN_SPEED, MAX_SPEED, 1.0, step=0.05, label=say("speed", "zh"), elem_id=self._name("speed")
+        )
+        self._keep(self._speed, label="speed")
+        with gr.Row(elem_classes="seed-row"):
+            # No bounds here: Gradio would tell of a wrong number in English only.
             self._seed = gr.Number(
-                0, precision=0, minimum=0, maximum=SEED_LIMIT, label=say("seed", "zh"), elem_id=self._name("seed")
+                0, precision=0, label=say("seed", "zh"), min_width=120, elem_id=self._name("seed")
             )
             self._keep(self._seed, label="seed")
-        with gr.Row():
-            self._dice = gr.Button(say("dice", "zh"), size="sm", elem_id=self._name("dice"))
-            self._keep(self._dice, value="dice")
-            self._streaming = gr.Checkbox(
-                self._can_stream,
-                label=say("streaming", "zh"),
-                interactive=self._can_stream,
-                elem_id=self._name("streaming"),
+            self._dice = gr.Button(
+                say("dice", "zh"), size="md", scale=0, min_width=110, elem_id=self._name("dice")
             )
-            self._keep(self._streaming, label="streaming")
+            self._keep(self._dice, value="dice")
+        self._streaming = gr.Checkbox(
+            self._can_stream,
+            label=say("streaming", "zh"),
+            interactive=self._can_stream,
+            container=False,
+            elem_id=self._name("streaming"),
+        )
+        self._keep(self._streaming, label="streaming")
         self._generate = gr.Button(say("generate", "zh"), variant="primary", elem_id=self._name("generate"))
         self._keep(self._generate, value="generate")
+        self._status = gr.Markdown(elem_id=self._name("status"), elem_classes="status")
 
     def _build_outputs(self) -> None:
         self._live = gr.Audio(
@@ -114,14 +120,18 @@ class SynthesisTab:
             autoplay=True,
             interactive=False,
             visible=self._can_stream,
+            buttons=[],
             elem_id=self._name("live"),
         )
         self._keep(self._live, label="live")
         self._result = gr.Audio(
-            label=say("result", "zh"), type="filepath", interactive=False, elem_id=self._name("result")
+            label=say("result", "zh"),
+            type="filepath",
+            interactive=False,
+            buttons=[],
+            elem_id=self._name("result"),
         )
         self._keep(self._result, label="result")
-        self._status = gr.Markdown(elem_id=self._name("status"), elem_classes="status")
         self._download = gr.DownloadButton(
             say("download", "zh"), interactive=False, elem_id=self._name("download")
         )
@@ -161,16 +171,21 @@ class SynthesisTab:
     ) -> Iterator[tuple[Any, Any, Any, Any]]:
         """Handler: widgets in, (live sound, finished file, download, status) out."""
         disabled = gr.update(interactive=False)
-        yield None, None, disabled, say("working", language)
+        # An update, not None: that would open a stream, whose player asks without end for a sound that never comes.
+        yield gr.update(value=None), None, disabled, say("working", language)
         try:
             request = self._request(text, reference, extra, speed, seed, streaming)
-            for part in self._studio.speak(request):
-                if isinstance(part, AudioChunk):
-                    if streaming:
+            with closing(self._studio.speak(request)) as parts:
+                for part in parts:
+                    if isinstance(part, Take):
+                        yield (
+                            gr.skip(),
+                            gr.update(value=str(part.path), autoplay=not streaming),
+                            gr.update(value=str(part.path), interactive=True),
+                            _facts(part, language),
+                        )
+                    elif streaming:
                         yield _wav(part), gr.skip(), gr.skip(), gr.skip()
-                else:
-                    path = str(part.path)
-                    yield gr.skip(), path, gr.update(value=path, interactive=True), _facts(part, language)
         except SynthesisError as error:
             logger.info("%s request refused: %s (%s)", self._mode.value, error.message, error.code)
             yield gr.skip(), None, disabled, f"⚠️ {explain(error, language)}"
@@ -200,6 +215,8 @@ def _wav(chunk: AudioChunk) -> bytes:
 
 
 def _facts(take: Take, language: str) -> str:
-    return say("facts", language).format(
+    facts = say("facts", language).format(
         first=take.first_audio, duration=take.duration, rtf=take.real_time_factor, seed=take.seed
     )
+    note = warn(take.warnings, language)
+    return f"{facts}\n\n{note}" if note else facts

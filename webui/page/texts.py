@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from inference.types import SynthesisError
+from webui.page.errors_zh import ERRORS_ZH
 
 LANGUAGES = ("zh", "en")
 
@@ -30,7 +33,7 @@ TEXTS: dict[str, dict[str, str]] = {
     },
     "text": {"zh": "要合成的文字", "en": "Text to speak"},
     "text_hint": {"zh": "在这里输入文字……", "en": "Type what the voice should say…"},
-    "reference": {"zh": "参考音频（3–10 秒，上传或录音）", "en": "Reference clip (3–10 s, upload or record)"},
+    "reference": {"zh": "参考音频（3–10 秒）", "en": "Reference clip (3–10 s)"},
     "transcript": {"zh": "参考音频的文字（可留空）", "en": "What the clip says (may be empty)"},
     "transcript_hint": {
         "zh": "参考音频里逐字说了什么",
@@ -40,12 +43,17 @@ TEXTS: dict[str, dict[str, str]] = {
     "instruction_hint": {"zh": "例如：用四川话说这句话", "en": "For example: speak slowly and gently"},
     "speed": {"zh": "语速", "en": "Speed"},
     "seed": {"zh": "随机种子", "en": "Seed"},
-    "dice": {"zh": "🎲 换一个种子", "en": "🎲 New seed"},
+    "dice": {"zh": "换种子", "en": "New seed"},
     "streaming": {"zh": "边合成边播放", "en": "Play while it is being made"},
     "generate": {"zh": "生成", "en": "Generate"},
     "live": {"zh": "实时播放", "en": "Live"},
     "result": {"zh": "结果", "en": "Result"},
     "download": {"zh": "下载", "en": "Download"},
+    "notice_bundled": {
+        "zh": "当前使用自带的小模型，音质有限；完整音质请先运行 `python -m inference download`。",
+        "en": "This is the small bundled model, whose voices are rough; for the full quality run "
+        "`python -m inference download` first.",
+    },
     "working": {"zh": "正在合成……", "en": "Working…"},
     "facts": {
         "zh": "首声 {first:.1f} 秒 · 时长 {duration:.1f} 秒 · 实时率 {rtf:.2f} · 种子 {seed}",
@@ -57,8 +65,33 @@ TEXTS: dict[str, dict[str, str]] = {
     },
 }
 
-# Sentences for the error codes of `inference`, which speaks English; `{…}` are the error's details.
-ERRORS_ZH: dict[str, str] = {}
+# What a `ReferenceReport` warns of.
+WARNINGS: dict[str, dict[str, str]] = {
+    "long_cut": {
+        "zh": "参考音频较长，只用了其中最好的一段",
+        "en": "the clip is long, so only its best part was used",
+    },
+    "transcript_dropped": {
+        "zh": "因此没有使用参考文字",
+        "en": "its transcript was left out, as it no longer matches",
+    },
+    "long": {"zh": "参考音频偏长，3–10 秒效果最好", "en": "the clip is long; 3–10 s work best"},
+    "short": {
+        "zh": "参考音频里的人声很短，3–10 秒效果最好",
+        "en": "the clip holds little speech; 3–10 s work best",
+    },
+    "low_rate": {
+        "zh": "参考音频采样率低，音质会受影响",
+        "en": "the clip has a low sample rate, which costs quality",
+    },
+    "quiet": {"zh": "参考音频音量很小，已自动放大", "en": "the clip is quiet and was amplified"},
+    "noisy": {"zh": "参考音频噪声较大", "en": "the clip is noisy"},
+    "clipped": {"zh": "参考音频有爆音（音量过大被削波）", "en": "the clip is distorted (recorded too loud)"},
+    "damaged": {
+        "zh": "参考音频文件部分损坏，只用了能读出的部分",
+        "en": "the file is partly damaged; what could be read was used",
+    },
+}
 
 
 def say(key: str, language: str) -> str:
@@ -73,12 +106,22 @@ def explain(error: SynthesisError, language: str) -> str:
         return error.message
     try:
         return template.format(**error.details)
-    except (KeyError, IndexError):
-        return template
+    except (KeyError, IndexError, ValueError):
+        return error.message
+
+
+def warn(codes: Iterable[str], language: str) -> str:
+    """One sentence with all that was found about the reference clip; "" for nothing."""
+    found = [WARNINGS[code][language] for code in codes if code in WARNINGS]
+    if not found:
+        return ""
+    if language == "zh":
+        return "提示：" + "；".join(found) + "。"
+    return "Note: " + "; ".join(found) + "."
 
 
 def language_of(accept_language: str) -> str:
-    """"zh" when the browser's first supported preference is Chinese, else "en"."""
+    """ "zh" when the browser's first supported preference is Chinese, else "en"."""
     for part in accept_language.lower().split(","):
         tag = part.split(";")[0].strip()
         if tag.startswith(("zh", "yue")):

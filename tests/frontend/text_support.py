@@ -1,0 +1,42 @@
+"""Tokenizers and recorded texts for the text tests."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from inference.frontend.tokenizer import TextTokenizer
+from tests.golden_data import ROOT, reference_folder, require_golden
+
+NANO = ROOT / "assets/nano/CosyVoice-BlankEN"
+
+
+@functools.cache
+def nano_tokenizer() -> TextTokenizer:
+    """The tokenizer committed with the repository."""
+    return TextTokenizer(NANO)
+
+
+def full_tokenizer() -> TextTokenizer:
+    """The full-size model's; skips where its files are not."""
+    folder = reference_folder() / "CosyVoice-BlankEN"
+    if not folder.is_dir():
+        pytest.skip(f"no folder {folder}")
+    return _full(str(folder))
+
+
+@functools.cache
+def _full(folder: str) -> TextTokenizer:
+    return TextTokenizer(folder)
+
+
+def recorded_texts() -> list[dict[str, Any]]:
+    """Every case of text_cases.json; skips without golden data."""
+    path = require_golden() / "text_cases.json"
+    if not path.is_file():
+        pytest.skip(f"no file {path}")
+    cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return cases
