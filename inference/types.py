@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Union
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +114,7 @@ class SynthesisRequest:
 
     mode: Mode
     text: str = ""
-    voice: Union[Reference, Voice, str, None] = None
+    voice: Reference | Voice | str | None = None
     instruction: str = ""
     source: Reference | None = None
     speed: float = 1.0

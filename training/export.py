@@ -32,7 +32,10 @@ def pack(state: dict[str, Tensor], path: Path, exact: bool = False) -> None:
     """Write a deflated `.pt` to a temporary name, then rename it."""
     plain, packed = path.with_suffix(".plain"), path.with_suffix(".packed")
     torch.save({key: shrink(value, exact) for key, value in state.items()}, plain)
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
+    with (
+        zipfile.ZipFile(plain) as source,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out,
+    ):
         for entry in source.infolist():
             out.writestr(entry.filename, source.read(entry.filename))
     plain.unlink()
@@ -75,7 +78,9 @@ def export(language_model: Path, flow: Path, vocoder: Path, onnx: Path, out: Pat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--language-model", type=Path, required=True)
     parser.add_argument("--flow", type=Path, required=True)
     parser.add_argument("--vocoder", type=Path, required=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from training.text_tokenizer import _PRE_TOKENS
+from inference.frontend.tokenizer import PRE_TOKENS
 
 SHORTEST = 6  # speech tokens; shorter utterances are left out
 END_OF_PROMPT = 3  # place of `<|endofprompt|>` among the added tokens, which follow the vocabulary (SPEC 2.6)
@@ -31,7 +31,7 @@ def load_encoder(folder: Path) -> tuple[Encode, int]:
     tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PRE_TOKENS), "isolated"),
+            pre_tokenizers.Split(Regex(PRE_TOKENS), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -64,11 +64,15 @@ def wait_for_shards(plan: Plan, count: int, patience: float = 240.0) -> None:
         if len(list(plan.data.glob("shard-*.npz"))) >= count:
             return
         time.sleep(1.0)
-    raise SystemExit(f"only {len(list(plan.data.glob('shard-*.npz')))} shards after {patience:.0f} s; see the logs")
+    raise SystemExit(
+        f"only {len(list(plan.data.glob('shard-*.npz')))} shards after {patience:.0f} s; see the logs"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True, help="wall clock for everything")
     parser.add_argument("--generate-minutes", type=float, default=14.0)
@@ -104,13 +108,19 @@ def run(plan: Plan, generate_minutes: float, text_tokenizer: Path) -> None:
     )
     wait_for_shards(plan, plan.workers)  # at least one from every teacher
     vocoder = launch(
-        plan, "vocoder", [*common, "--out", str(plan.work / "vocoder"), "--minutes", f"{plan.minutes_left():.2f}"]
+        plan,
+        "vocoder",
+        [*common, "--out", str(plan.work / "vocoder"), "--minutes", f"{plan.minutes_left():.2f}"],
     )
     speaker = launch(
-        plan, "speaker_encoder", [*common, "--out", str(plan.work / "speaker"), "--minutes", str(SPEAKER_MINUTES)]
+        plan,
+        "speaker_encoder",
+        [*common, "--out", str(plan.work / "speaker"), "--minutes", str(SPEAKER_MINUTES)],
     )
     tokenizer = launch(
-        plan, "speech_tokenizer", [*common, "--out", str(plan.work / "tokenizer"), "--minutes", str(TOKENIZER_MINUTES)]
+        plan,
+        "speech_tokenizer",
+        [*common, "--out", str(plan.work / "tokenizer"), "--minutes", str(TOKENIZER_MINUTES)],
     )
     if not (wait_for(plan, "speaker_encoder", speaker) and wait_for(plan, "speech_tokenizer", tokenizer)):
         print("no tokenizer or speaker encoder: only the vocoder goes on", flush=True)
@@ -146,7 +156,9 @@ def run(plan: Plan, generate_minutes: float, text_tokenizer: Path) -> None:
             f"{plan.minutes_left():.2f}",
         ],
     )
-    flow = launch(plan, "flow", [*common, "--out", str(plan.work / "flow"), "--minutes", f"{plan.minutes_left():.2f}"])
+    flow = launch(
+        plan, "flow", [*common, "--out", str(plan.work / "flow"), "--minutes", f"{plan.minutes_left():.2f}"]
+    )
     for name, process in (("language_model", language_model), ("flow", flow), ("vocoder", vocoder)):
         wait_for(plan, name, process)
     for process in (features, generator):

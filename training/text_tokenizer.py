@@ -15,13 +15,11 @@ import gzip
 import json
 from pathlib import Path
 
+from inference.frontend.tokenizer import PRE_TOKENS
+
 ENGLISH_MERGES = 1500
 CJK_PUNCTUATION = "，。！？；：、（）《》"
 HAN_CHARACTERS = 1200
-_PRE_TOKENS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def byte_symbols() -> list[str]:
@@ -38,7 +36,7 @@ def english_merges(sentences: list[str], count: int) -> list[tuple[str, str]]:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PRE_TOKENS), "isolated"),
+            pre_tokenizers.Split(Regex(PRE_TOKENS), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

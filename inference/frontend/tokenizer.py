@@ -31,8 +31,9 @@ VOCAL_TAGS = (
 )
 SPECIAL_TOKENS = (*CONTROL_TOKENS, *VOCAL_TAGS)  # the order decides the ids
 
-_PRE_TOKENS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PRE_TOKENS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
 )
 _CURE = "Copy the folder again, or run `python -m inference download`."
 
@@ -55,12 +56,13 @@ class TextTokenizer:
             tokenizer = Tokenizer(models.BPE(vocabulary, merges))
         except Exception as error:  # the library's own error type is plain Exception
             raise CheckpointError(
-                "tokenizer_unreadable", f"vocab.json and merges.txt in {folder} do not fit together: {error}. {_CURE}"
+                "tokenizer_unreadable",
+                f"vocab.json and merges.txt in {folder} do not fit together: {error}. {_CURE}",
             ) from error
         tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(_PRE_TOKENS), "isolated"),
+                pre_tokenizers.Split(Regex(PRE_TOKENS), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
@@ -102,7 +104,8 @@ def _read_merges(folder: Path) -> list[tuple[str, str]]:
         left, space, right = line.rstrip("\r").partition(" ")
         if not (left and space and right) or " " in right:
             raise CheckpointError(
-                "tokenizer_unreadable", f"{folder / 'merges.txt'} has a line that is no merge: {line!r}. {_CURE}"
+                "tokenizer_unreadable",
+                f"{folder / 'merges.txt'} has a line that is no merge: {line!r}. {_CURE}",
             )
         merges.append((left, right))
     return merges

@@ -40,5 +40,5 @@ def fold_weight_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _fold(gain: Tensor, direction: Tensor) -> Tensor:
     """gain * direction / norm of direction over all but the first dimension."""
-    norm = direction.flatten(1).norm(dim=1).view(-1, *([1] * (direction.dim() - 1)))
+    norm: Tensor = direction.flatten(1).norm(dim=1).view(-1, *([1] * (direction.dim() - 1)))
     return direction * (gain / norm)
