@@ -92,7 +92,9 @@ def _resample_by_gathering(wave: Tensor, old: int, new: int) -> Tensor:
         outputs = torch.arange(start, min(start + rows, length), device=wave.device)
         block, phase = outputs // new, outputs % new
         nearest = phase * old // new  # within the block
-        distance = (nearest[:, None] + taps).double() / old - (phase / new).double()[:, None]
+        # Divided by a tensor: by a number CUDA multiplies with its inverse, which rounds differently.
+        share = (phase / torch.full_like(phase, new)).double()
+        distance = (nearest[:, None] + taps).double() / old - share[:, None]
         source = padded[:, (block * old + nearest)[:, None] + taps + width]
         pieces.append(torch.einsum("bok,ok->bo", source, _windowed_sinc(distance, old, new).to(wave.dtype)))
     return torch.cat(pieces, dim=-1)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 # SplitMix64 (Steele, Lea, Flood 2014), as signed 64-bit numbers because torch multiplies only those everywhere.
-_STEP = 0x9E3779B97F4A7C15 - (1 << 64)
-_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
-_SECOND = 0x94D049BB133111EB - (1 << 64)
+STEP = 0x9E3779B97F4A7C15 - (1 << 64)
+FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+SECOND = 0x94D049BB133111EB - (1 << 64)
 _FIELD = 0xFFFF
 _MEAN = 2.0 * _FIELD
 _DEVIATION = ((65536.0**2 - 1.0) / 3.0) ** 0.5
@@ -21,24 +21,18 @@ def counter_normal(seeds: Tensor, starts: Tensor, count: int) -> Tensor:
     arithmetic until the last step: CPU and CUDA give the same bits. |value| stays below 3.47.
     """
     positions = starts[:, None] + torch.arange(count, device=seeds.device)
-    bits = _mix(_mix(seeds[:, None] * _STEP) + positions * _STEP)
+    bits = mix(mix(seeds[:, None] * STEP) + positions * STEP)
     total = (bits & _FIELD) + ((bits >> 16) & _FIELD) + ((bits >> 32) & _FIELD) + ((bits >> 48) & _FIELD)
     return (total.float() - _MEAN) * (1.0 / _DEVIATION)
 
 
-def counter_uniform(seeds: Tensor, steps: Tensor, draws: int) -> Tensor:
-    """(B, draws) float64 in [0, 1): what request `seeds[b]` draws at `steps[b]`. seeds, steps: (B,) int64."""
-    positions = steps[:, None] * draws + torch.arange(draws, device=seeds.device)
-    bits = _mix(_mix(seeds[:, None] * _STEP + _FIRST) + positions * _STEP)
-    return _shift(bits, 11).double() * 2.0**-53
+def mix(bits: Tensor) -> Tensor:
+    """SplitMix64's finaliser, element by element on int64."""
+    bits = (bits ^ shift_right(bits, 30)) * FIRST
+    bits = (bits ^ shift_right(bits, 27)) * SECOND
+    return bits ^ shift_right(bits, 31)
 
 
-def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shift(bits, 30)) * _FIRST
-    bits = (bits ^ _shift(bits, 27)) * _SECOND
-    return bits ^ _shift(bits, 31)
-
-
-def _shift(bits: Tensor, places: int) -> Tensor:
+def shift_right(bits: Tensor, places: int) -> Tensor:
     """Logical shift to the right; torch's own keeps the sign."""
     return (bits >> places) & ((1 << (64 - places)) - 1)
