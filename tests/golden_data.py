@@ -61,6 +61,15 @@ def require_golden() -> Path:
     return folder
 
 
+def full_manifest() -> dict[str, Any]:
+    """`manifest.json` of the full-size model; skips the test when it is not there."""
+    path = reference_folder() / "manifest.json"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return manifest
+
+
 def golden_cases(prefix: str) -> list[str]:
     """Names of all cases whose file name starts with `prefix`, sorted; by their JSON `kind` when no name does.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
 from inference.models.language_model import LanguageModel
 from inference.models.vocoder import Vocoder, fold_weight_norm
+from inference.tensor_files import read_any
 from inference.types import CheckpointError
 from tests.golden_data import reference_folder
 from tests.model_folder import TINY_CONFIG
@@ -179,6 +181,16 @@ def test_a_truncated_safetensors_is_named(folder: Path) -> None:
     assert error.code == "checkpoint_truncated" and "flow.safetensors" in error.message
 
 
+@pytest.mark.unit
+def test_any_bytes_are_refused_in_the_same_way(tmp_path: Path) -> None:
+    path = tmp_path / "flow.pt"
+    for seed in range(400):
+        path.write_bytes(b"\x80\x02" * (seed % 2) + random.Random(seed).randbytes(5000))
+        with pytest.raises(CheckpointError) as caught:
+            read_any(path)
+        assert caught.value.code == "checkpoint_unreadable"
+
+
 class Harmful:
     def __reduce__(self) -> tuple[object, ...]:
         return (os.mkdir, ("harmed",))
@@ -192,7 +204,7 @@ def test_what_is_no_checkpoint_is_refused(
     monkeypatch.chdir(tmp_path)
     path = folder / "flow.pt"
     contents = {
-        "noise": os.urandom(5000),
+        "noise": random.Random(5).randbytes(5000),
         "text": b"<!DOCTYPE html><title>404</title>" * 9,
         "pickle": pickle.dumps({"a": Harmful()}, protocol=2),
         "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 450575567\n",

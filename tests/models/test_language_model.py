@@ -17,6 +17,7 @@ from inference.runtime.kv_cache import KvCache
 from inference.runtime.language_model_step import decode, extend, prefill, round_prefix
 from tests.golden_data import (
     Case,
+    full_manifest,
     golden_cases,
     load_case,
     parametrize,
@@ -100,8 +101,7 @@ def test_full_size_equals_recorded(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.golden
 def test_full_size_manifest_is_our_state_dict() -> None:
-    require_golden()
-    manifest = json.loads((reference_folder() / "manifest.json").read_text(encoding="utf-8"))
+    manifest = full_manifest()
     entries = {entry["key"]: tuple(entry["shape"]) for entry in manifest["files"]["llm.pt"]["tensors"]}
     entries.pop(UNUSED_KEY)
     with torch.device("meta"):

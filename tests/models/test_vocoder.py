@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,11 +12,10 @@ from inference.models.source import Excitation
 from inference.models.vocoder import Vocoder, fold_weight_norm
 from inference.types import CheckpointError, EngineError
 from tests.golden_data import (
+    full_manifest,
     load_case,
     parametrize,
-    reference_folder,
     relative_error,
-    require_golden,
     tiny_weights,
 )
 from tests.models.vocoder_support import speechlike_mel, tiny_vocoder, vocoder_for
@@ -98,8 +95,7 @@ def test_decode_on_cuda(name: str, cuda: torch.device) -> None:
 # ------------------------------------------------------------------------------------------------ weights
 @pytest.mark.golden
 def test_whole_manifest_fits() -> None:
-    require_golden()
-    manifest = json.loads((reference_folder() / "manifest.json").read_text(encoding="utf-8"))
+    manifest = full_manifest()
     entries = manifest["files"]["hift.pt"]["tensors"]
     with torch.device("meta"):
         vocoder = Vocoder(VocoderConfig())
