@@ -182,7 +182,10 @@ class CosyVoice:
         sound = self._to_wave.begin(
             segment.model_input, seed=seed, speed=request.speed, exact=request.exact, clock=clock
         )
-        source = self._draw(segment.model_input, seed) if segment.tokens is None else _all(segment.tokens)
+        if segment.tokens is None:
+            source = self._draw(segment.model_input, seed, request.exact)
+        else:
+            source = _all(segment.tokens)
         with closing(source):
             tokens = clock.pass_on(source)
             if request.stream:
@@ -192,10 +195,14 @@ class CosyVoice:
             else:
                 yield sound.whole(_some(list(tokens))), True
 
-    def _draw(self, model_input: ModelInput, seed: int) -> Generator[int, None, None]:
+    def _draw(self, model_input: ModelInput, seed: int, exact: bool) -> Generator[int, None, None]:
         """Speech tokens. A half-precision model whose output is not finite gives way to float32 for good."""
         prompt = SpeechPrompt(
-            model_input.text_ids, model_input.prompt_text_ids, model_input.llm_prompt_tokens, seed
+            model_input.text_ids,
+            model_input.prompt_text_ids,
+            model_input.llm_prompt_tokens,
+            seed,
+            exact,
         )
         model, drawn = self._language_model, 0
         try:

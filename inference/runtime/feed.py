@@ -60,6 +60,9 @@ class SpeechPrompt:
     prompt_text: IntArray
     prompt_speech: IntArray
     seed: int = 0
+    exact: bool = (
+        False  # the original's quirks: ids that mean nothing here may end the speech (`sample_step`)
+    )
 
     @property
     def min_len(self) -> int:

@@ -112,6 +112,7 @@ class _Batch:
                 f"The text and its prompt exceed the model's {MAX_CONTEXT} positions; shorten the text.",
                 limit=MAX_CONTEXT,
             )
+        self._exact = any(prompt.exact for prompt in prompts)
         self.drawn = 0
         room = max((len(feed) + limit for feed, limit in zip(self._feeds, self.limits)), default=1)
         self._cache = KvCache(model.cfg, len(prompts), max(room, self._longest), model.device, model.dtype)
@@ -133,7 +134,7 @@ class _Batch:
             prefix = round_prefix(self._longest + self.drawn, self._cache.max_len)
             # Rows that have ended feed what they drew last, which may be no embedding's row at all (-1).
             hidden = decode(self._model, self._cache, self._ids.clamp_min(0), self._state.active, prefix)
-        self._ids = sample_step(self._model.logits(hidden), self._state, self._model.cfg)
+        self._ids = sample_step(self._model.logits(hidden), self._state, self._model.cfg, self._exact)
         self.drawn += 1
         drawn: list[int] = self._ids.tolist()
         return drawn

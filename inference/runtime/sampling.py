@@ -93,16 +93,20 @@ class SamplerState:
         self.steps += 1
 
 
-def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig) -> Tensor:
+def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig, exact: bool = False) -> Tensor:
     """Draw the next id of every row (B,) int64 and bring `state` up to date, in place.
 
-    logits (B, V) float32. End-of-speech is impossible before `min_len`. A row ends (`state.active`) with an id of the
-    stop set, at `max_len`, or with `NOT_FINITE`; ids of rows that had ended before mean nothing.
+    logits (B, V) float32. End-of-speech is impossible before `min_len`, the two ids behind it (unused, fill) always
+    unless `exact`: the original leaves those possible, and one of them cuts a sentence off after a few sounds.
+    A row ends (`state.active`) with an id of the stop set, at `max_len`, or with `NOT_FINITE`; ids of rows that had
+    ended before mean nothing.
     """
     logp = torch.log_softmax(logits, dim=1)
     end = cfg.end_of_speech
     too_early = state.steps < state.min_len
     logp[:, end] = torch.where(too_early, -torch.inf, logp[:, end])
+    if not exact:
+        logp[:, end + 1 :] = -torch.inf
     ids = repetition_aware(logp, state.recent, step_uniforms(state.seeds, state.steps), cfg.sampling)
     # log_softmax carries a single NaN or +inf to the whole row, so one sum tells.
     sound = torch.isfinite(logits.sum(1))

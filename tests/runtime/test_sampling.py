@@ -123,13 +123,23 @@ def test_no_end_before_the_minimum_and_none_past_the_maximum() -> None:
     assert not state.active
 
 
+@pytest.mark.parametrize("token", [9, 10])
+def test_ids_without_a_meaning_do_not_cut_speech_off(token: int) -> None:
+    cfg = LanguageModelConfig(speech_token_size=8)
+    logits = torch.zeros(1, cfg.speech_vocab_size)
+    logits[0, token], logits[0, 5] = 50.0, 20.0
+    state = fresh(1, cfg, min_len=0, max_len=9)
+    assert sample_step(logits, state, cfg).tolist() == [5]
+    assert state.active.tolist() == [True]
+
+
 @pytest.mark.parametrize("token", [8, 9, 10])
-def test_every_stop_id_ends_a_row(token: int) -> None:
+def test_every_stop_id_ends_a_row_in_exact_mode(token: int) -> None:
     cfg = LanguageModelConfig(speech_token_size=8)
     logits = torch.zeros(2, cfg.speech_vocab_size)
     logits[0, token], logits[1, 5] = 50.0, 50.0
     state = fresh(2, cfg, min_len=0, max_len=9)
-    assert sample_step(logits, state, cfg).tolist() == [token, 5]
+    assert sample_step(logits, state, cfg, exact=True).tolist() == [token, 5]
     assert state.active.tolist() == [False, True]
 
 
