@@ -6,7 +6,6 @@ It is small (25 tokens a second): worker processes each keep their own copy and 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from inference.frontend.tokenizer import PRE_TOKENS
+from inference.frontend.tokenizer import TextTokenizer
 
 SHORTEST = 6  # speech tokens; shorter utterances are left out
-END_OF_PROMPT = 3  # place of `<|endofprompt|>` among the added tokens, which follow the vocabulary (SPEC 2.6)
 _SILENT_SHARE = 0.01  # of all last tokens, from which an id counts as silence
 
 Ids = npt.NDArray[np.int32]
@@ -25,22 +23,9 @@ Encode = Callable[[str], list[int]]
 
 
 def load_encoder(folder: Path) -> tuple[Encode, int]:
-    """Text → ids by `vocab.json` and `merges.txt` (SPEC 2.6), and the id of `<|endofprompt|>`."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRE_TOKENS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(unicodedata.normalize("NFC", text)).ids)
-
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    return encode, max(vocabulary.values()) + 1 + END_OF_PROMPT
+    """Text → ids exactly as inference makes them, and the id of `<|endofprompt|>`."""
+    tokenizer = TextTokenizer(folder)
+    return tokenizer.encode, tokenizer.end_of_prompt
 
 
 @dataclass(frozen=True, eq=False)
