@@ -91,6 +91,15 @@ def target_of(shard: Path) -> Path:
     return shard.with_name(shard.name.replace("shard-", "features-", 1))
 
 
+def drop_audio(shard: Path) -> None:
+    """Replace a shard by one that holds its `meta` alone."""
+    with np.load(shard) as full:
+        meta = full["meta"]
+    temporary = shard.with_name(f".{shard.stem}.tmp.npz")
+    np.savez(temporary, meta=meta)
+    temporary.rename(shard)
+
+
 def check_against_onnx(writer: FeatureWriter, shard: Path, onnx: Path, utterances: int = 12) -> float:
     """Share of codes that the exported file gives alike through the engine's own front end."""
     from inference.frontend.features import sinc_resample, whisper_log_mel
@@ -126,6 +135,11 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument(
+        "--drop-audio",
+        action="store_true",
+        help="keep only what the language model reads of a finished shard",
+    )
     args = parser.parse_args()
     writer = FeatureWriter(
         load_tokenizer(args.tokenizer, args.front)[0], load_speaker(args.speaker), torch.device(args.device)
@@ -145,6 +159,8 @@ def run(writer: FeatureWriter, args: argparse.Namespace) -> None:
             started = time.monotonic()
             count = writer.write(shard, target_of(shard))
             done.add(shard.name)
+            if args.drop_audio and checked:
+                drop_audio(shard)
             print(
                 f"{target_of(shard).name}: {count} utterances in {time.monotonic() - started:.1f} s",
                 flush=True,

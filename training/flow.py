@@ -1,6 +1,6 @@
 """Trains the nano flow model on one device until its time is over.
 
-    python -m training.flow --data DATA --out OUT --minutes 12 [--device cuda] [--compile] [--resume]
+    python -m training.flow --data DATA --out OUT --minutes 12 [--device cuda] [--init flow.pt] [--resume]
 
 OUT gets `flow.pt` (averaged weights, the layout of the public file), written again about every minute, and
 `checkpoint.pt` for `--resume`.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,9 +21,10 @@ from torch import Tensor
 from inference.models.config import FlowConfig
 from inference.models.flow import FlowModel
 from inference.models.velocity import ResnetBlock, TransformerBlock
+from training.captured_steps import CapturedSteps, CudaRecorder, use_own_stream
 from training.flow_data import FlowBatch, FlowCorpus, FlowSampler
 from training.flow_objective import FlowTraining, flow_loss
-from training.flow_state import Average, finalise, write
+from training.flow_state import Average, finalise, start_from, write
 from training.nano import NANO
 from training.wall_clock import WallClock
 
@@ -48,6 +50,8 @@ class Options:
     limit_steps: int = 0
     resume: bool = False
     compile: bool = False
+    init: Path | None = None
+    graph: bool = True
 
 
 def compile_blocks(model: FlowModel) -> None:
@@ -71,11 +75,23 @@ class FlowTrainer:
         self.corpus.scan()
         if not self.corpus.counts.size:
             raise SystemExit(f"no features-*.npz with its shard in {options.data}")
-        self._start_from_the_mean()
+        if options.init:
+            start_from(self.model, options.init)
+        else:
+            self._start_from_the_mean()
         cuda = self.device.type == "cuda"
+        self.rate = torch.tensor(
+            options.rate, device=self.device
+        )  # a tensor, so that captured steps follow it
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=cuda
+            self.model.parameters(),
+            self.rate,
+            betas=(0.9, 0.98),
+            weight_decay=0.01,
+            fused=True,
+            capturable=cuda,
         )
+        self.update = CapturedSteps(self._update, CudaRecorder() if cuda and options.graph else None)
         self.average = Average(self.model)
         if options.compile:
             compile_blocks(self.model)
@@ -105,16 +121,21 @@ class FlowTrainer:
         options = self.options
         size = options.buckets[int(torch.randint(0, len(options.buckets), ()))]
         batch = self.sampler.draw(max(2, options.batch_tokens // size), size)
-        for group in self.optimiser.param_groups:
-            group["lr"] = options.rate * rate
+        self.rate.fill_(options.rate * rate)
+        matching = self.update((size, self.step % 2 == 1), tuple(batch))
+        self.step += 1
+        self.average.update(self.step)
+        return matching
+
+    def _update(self, key: Hashable, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Loss, gradients and step for one batch; `key` is (size, streaming)."""
+        _, streaming = cast("tuple[int, bool]", key)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss, matching = flow_loss(self.model, batch, streaming=self.step % 2 == 1, how=self.how)
+            loss, matching = flow_loss(self.model, FlowBatch(*inputs), streaming=streaming, how=self.how)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
         self.optimiser.step()
-        self.step += 1
-        self.average.update(self.step)
         return matching
 
     @torch.no_grad()
@@ -163,6 +184,9 @@ class FlowTrainer:
         self.model.load_state_dict(found["model"])
         self.average.load(found["average"])
         self.optimiser.load_state_dict(found["optimiser"])
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate
+        self.update.forget()
         self.step = found["step"]
         return True
 
@@ -171,6 +195,7 @@ def train(options: Options, cfg: FlowConfig = NANO.flow) -> FlowTrainer:
     """Train until the time (or `limit_steps`) is over; logs to standard output, saves in `options.out`."""
     if options.device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
+    use_own_stream(torch.device(options.device))
     warmup = min(_WARMUP_STEPS, max(1, options.limit_steps // 10)) if options.limit_steps else _WARMUP_STEPS
     clock = WallClock(options.minutes, options.limit_steps, warmup)
     trainer = FlowTrainer(options, cfg)
@@ -208,7 +233,8 @@ def report(trainer: FlowTrainer, loss: float, speed: float, seconds: float) -> N
         "step": trainer.step,
         "loss": round(loss, 4),
         "steps_per_second": round(speed, 2),
-        "rate": round(trainer.optimiser.param_groups[0]["lr"], 6),
+        "rate": round(float(trainer.rate), 6),
+        "graphs": trainer.update.recorded,
         "hours": round(trainer.corpus.hours(), 2),
     }
     print(json.dumps(line), flush=True)
@@ -237,6 +263,8 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--limit-steps", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--compile", action="store_true", help="compile the velocity network's blocks")
+    parser.add_argument("--init", type=Path, help="weights to begin with")
+    parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True, help="CUDA graphs")
     return Options(**vars(parser.parse_args(arguments)))
 
 

@@ -83,7 +83,7 @@ def flow_loss(
     guided = (torch.rand(count, device=mu.device) >= how.guidance_dropout).float()
 
     noise = torch.randn_like(mel)
-    t = training_times(count, mel.device)[torch.randperm(count, device=mel.device)]
+    t = training_times(count, mel.device)[torch.rand(count, device=mel.device).argsort()]
     along = t[:, None, None]
     state = (1 - (1 - SIGMA_MIN) * along) * noise + along * mel
     direction = mel - (1 - SIGMA_MIN) * noise

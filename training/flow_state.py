@@ -42,6 +42,13 @@ def finalise(state: dict[str, Tensor], used_ids: Iterable[int]) -> dict[str, Ten
     return shipped
 
 
+def start_from(model: nn.Module, path: Path) -> None:
+    """Begin with the weights of a finished file. Raises RuntimeError where its keys or shapes differ."""
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    # Older names of folded weights and what training alone needs are no business of ours: strict.
+    model.load_state_dict({key: value.float() for key, value in found.items()}, strict=True)
+
+
 def write(value: object, path: Path) -> None:
     """Save under a temporary name, then rename: a reader never sees half a file."""
     temporary = path.with_suffix(path.suffix + ".tmp")

@@ -1,6 +1,7 @@
 """Writes the training speech: many processes, each a shard file of mixed teachers every so often.
 
 python -m training.generate --data DIR --teachers DIR --texts texts.json.gz --workers 11 --minutes 14
+python -m training.generate … --mix english=6,kokoro=2,plain=4 --plain-data DIR/words
 """
 
 from __future__ import annotations
@@ -75,8 +76,25 @@ def write_shard(path: Path, utterances: list[tuple[Any, Any, dict[str, Any]]]) -
     partial.rename(path)
 
 
+def kinds_of(mix: str, workers: int) -> list[str]:
+    """What each process speaks: `mix` like "english=6,kokoro=2", or without one `PATTERN` round and round.
+
+    Raises ValueError for a kind that is not known.
+    """
+    if not mix:
+        return [PATTERN[number % len(PATTERN)] for number in range(workers)]
+    kinds: list[str] = []
+    for part in mix.split(","):
+        kind, _, count = part.partition("=")
+        if kind not in STREAMS:
+            raise ValueError(f"no teacher stream {kind!r}; there are {', '.join(STREAMS)}")
+        kinds += [kind] * int(count or 1)
+    return kinds
+
+
 def work(worker: int, kind: str, args: argparse.Namespace, deadline: float) -> None:
     """One process: speak until the deadline, write a shard now and then."""
+    folder = args.plain_data if kind == "plain" and args.plain_data else args.data
     rng = np.random.default_rng(args.seed * 1000 + worker)
     utterances: list[tuple[Any, Any, dict[str, Any]]] = []
     count, flushed, seconds, begun = 0, time.time(), 0.0, time.time()
@@ -88,7 +106,7 @@ def work(worker: int, kind: str, args: argparse.Namespace, deadline: float) -> N
         if utterances and (
             time.time() > deadline or time.time() - flushed > (FLUSH if count else FIRST_FLUSH)
         ):
-            write_shard(args.data / f"shard-{worker:02d}-{count:04d}.npz", utterances)
+            write_shard(folder / f"shard-{worker:02d}-{count:04d}.npz", utterances)
             utterances, count, flushed = [], count + 1, time.time()
         if time.time() > deadline:
             break
@@ -128,16 +146,21 @@ def main() -> None:
     parser.add_argument("--teachers", type=Path, required=True, help="folder with kokoro/ and flite/")
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=11)
+    parser.add_argument("--mix", default="", help="processes of each kind, say english=6,kokoro=2,plain=4")
+    parser.add_argument(
+        "--plain-data", type=Path, help="where the undisguised voice goes: for words, not for sound"
+    )
     parser.add_argument("--minutes", type=float, default=14.0)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    args.data.mkdir(parents=True, exist_ok=True)
+    for folder in filter(None, (args.data, args.plain_data)):
+        folder.mkdir(parents=True, exist_ok=True)
     deadline = time.time() + 60 * args.minutes
     context = multiprocessing.get_context("spawn")
     workers = [
-        context.Process(target=work, args=(number, PATTERN[number % len(PATTERN)], args, deadline))
-        for number in range(args.workers)
+        context.Process(target=work, args=(number, kind, args, deadline))
+        for number, kind in enumerate(kinds_of(args.mix, args.workers))
     ]
     for process in workers:
         process.start()

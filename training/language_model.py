@@ -1,6 +1,6 @@
 """Trains the nano language model on one device until its time is over.
 
-    python -m training.language_model --data DATA --tokenizer FOLDER --out OUT --minutes 12 [--resume]
+    python -m training.language_model --data DATA --tokenizer FOLDER --out OUT --minutes 12 [--resume] [--init llm.pt]
 
 OUT gets `llm.pt` (averaged weights, the layout of the public file), written again about every minute, and
 `checkpoint.pt` for `--resume`.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from inference.models.config import LanguageModelConfig
 from inference.models.language_model import LanguageModel
-from training.flow_state import Average, write
+from training.flow_state import Average, start_from, write
 from training.language_model_data import Corpus, Ids
 from training.language_model_feed import SCAN_SECONDS, Feed, Source
 from training.language_model_samples import Batch, Mix, SampleMaker
@@ -39,7 +39,7 @@ _DEV_SEQUENCES = 256
 class Options:
     """The command line."""
 
-    data: Path
+    data: tuple[Path, ...]
     tokenizer: Path
     out: Path
     minutes: float
@@ -50,6 +50,8 @@ class Options:
     workers: int = 0
     limit_steps: int = 0
     resume: bool = False
+    init: Path | None = None
+    dropout: float = 0.1
 
 
 class SlowingAverage(Average):
@@ -69,6 +71,17 @@ def initialise(model: LanguageModel) -> None:
             nn.init.normal_(module.weight, std=residual if name.endswith(("o_proj", "down_proj")) else 0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def drop_branches(model: LanguageModel, share: float) -> None:
+    """Dropout on what attention and feed-forward add to the residual stream; the model itself knows none."""
+
+    def drop(module: nn.Module, _: object, output: Tensor) -> Tensor:
+        return F.dropout(output, share, module.training)
+
+    for layer in model.decoder.layers:
+        for branch in (layer.get_submodule("self_attn"), layer.get_submodule("mlp")):
+            branch.register_forward_hook(drop)
 
 
 def joint_table(model: LanguageModel) -> Tensor:
@@ -116,6 +129,10 @@ class LanguageModelTrainer:
             raise SystemExit(f"no features-*.npz with utterances to train on in {options.data}")
         self.model = LanguageModel(cfg)
         initialise(self.model)
+        if options.init:
+            start_from(self.model, options.init)
+        if options.dropout:
+            drop_branches(self.model, options.dropout)
         self.model.to(self.device).train()
         self.optimiser = self._optimiser()
         self.average = SlowingAverage(self.model)
@@ -170,6 +187,7 @@ class LanguageModelTrainer:
             return {}
         live = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._put(self.average.weights)
+        self.model.eval()
         loss, right, count = (torch.zeros((), device=self.device) for _ in range(3))
         for batch in maker.batches(min(self.options.batch_tokens, 8192), pool=4):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
@@ -178,6 +196,7 @@ class LanguageModelTrainer:
             right += (logits.argmax(-1) == labels).sum()
             count += (labels >= 0).sum()
         self._put(live)
+        self.model.train()
         return {"dev_loss": round(float(loss / count), 4), "dev_accuracy": round(float(right / count), 4)}
 
     @torch.no_grad()
@@ -274,7 +293,7 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with vocab.json and merges.txt")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True)
@@ -285,7 +304,10 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--workers", type=int, default=2, help="processes that make batches; 0 = none")
     parser.add_argument("--limit-steps", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
-    return Options(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--init", type=Path, help="weights to begin with")
+    parser.add_argument("--dropout", type=float, default=Options.dropout)
+    values = vars(parser.parse_args(arguments))
+    return Options(**{**values, "data": tuple(values["data"])})
 
 
 def main() -> None:

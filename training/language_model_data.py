@@ -6,7 +6,7 @@ It is small (25 tokens a second): worker processes each keep their own copy and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +40,10 @@ class Line:
 
 
 class Corpus:
-    """Every shard of a folder that has its features. `scan` may be called again at any time."""
+    """Every shard of the folders that has its features. `scan` may be called again at any time."""
 
-    def __init__(self, folder: Path, tokenizer: Path) -> None:
-        self.folder = folder
+    def __init__(self, folders: Path | Sequence[Path], tokenizer: Path) -> None:
+        self.folders = (folders,) if isinstance(folders, Path) else tuple(folders)
         self.lines: dict[str, list[Line]] = {"train": [], "dev": []}
         self.used: Ids = np.zeros(0, np.int32)  # speech ids that occur in lines to train on, sorted
         self.silent: Ids = np.zeros(0, np.int32)  # speech ids that commonly end an utterance, sorted
@@ -56,13 +56,13 @@ class Corpus:
     def scan(self, limit: int = 0) -> int:
         """Append shards not yet read, at most `limit` (0 = all); returns the number of new utterances."""
         before, read = self._count(), 0
-        for path in sorted(self.folder.glob("features-*.npz")):
-            shard = self.folder / path.name.replace("features-", "shard-", 1)
-            if path.name in self._seen or not shard.exists():
+        for path in sorted(path for folder in self.folders for path in folder.glob("features-*.npz")):
+            shard = path.with_name(path.name.replace("features-", "shard-", 1))
+            if str(path) in self._seen or not shard.exists():
                 continue
             if limit and read == limit:
                 break
-            self._seen.add(path.name)
+            self._seen.add(str(path))
             read += 1
             self._read(shard, path)
         found = self._count() - before

@@ -24,7 +24,7 @@ _AHEAD = 24  # batches waiting
 class Source:
     """What a worker needs to know."""
 
-    data: Path
+    data: tuple[Path, ...]
     tokenizer: Path
     cfg: LanguageModelConfig
     batch_tokens: int

@@ -16,6 +16,7 @@ from inference.models.config import LanguageModelConfig
 from training.language_model_data import Ids, Line
 
 SOS, TASK, FIRST_TEXT = 0, 1, 2
+CODE_DIGITS, CODE_LEVELS = 6, 3  # of the shipped tokenizer's codes: 3^6 of the 6561 are in use
 LONGEST = 700  # positions
 NOTHING = -1
 
@@ -25,6 +26,14 @@ class Sample(NamedTuple):
 
     inputs: Ids
     targets: Ids
+
+
+class Cloned(NamedTuple):
+    """Text and speech of a prompt and what follows it; `heard` is the speech with the prompt as the model hears it."""
+
+    text: Ids
+    speech: Ids
+    heard: Ids
 
 
 class Batch(NamedTuple):
@@ -43,13 +52,33 @@ class Mix:
     bistream: float = 0.14
     joined_plain: float = 0.15  # of the plain ones
     untrimmed: float = 1 / 3  # clone prompts that keep all of the silence at their end
-    noise: float = 0.04  # speech inputs replaced
+    noise: float = 0.04  # speech inputs replaced by any other id
+    unsure: float = 0.6  # of the prompts: heard through another ear, as recordings of real people are
+    most_unsure: float = 0.5  # share of such a prompt's codes that may have moved to a neighbour
 
 
-def unistream(text: Ids, speech: Ids, cfg: LanguageModelConfig) -> Sample:
-    """`[sos] text [task] speech`, every speech token and the end learnt."""
+def neighbours(speech: Ids, share: float, random: np.random.Generator) -> Ids:
+    """Codes of which a `share` have one or two digits moved by one level.
+
+    Another microphone, a shift of 10 ms or another voice moves about half of a clip's codes, mostly to a code beside
+    (measured on the tokenizer pilot); a prompt from a real person looks like that.
+    """
+    digits = speech[:, None] // CODE_LEVELS ** np.arange(CODE_DIGITS) % CODE_LEVELS
+    moved = random.random(len(speech)) < share
+    odds = random.choice((1, 2), size=(len(speech), 1)) / CODE_DIGITS
+    steps = random.choice((-1, 1), size=digits.shape) * (random.random(digits.shape) < odds) * moved[:, None]
+    # At an end of the scale the only neighbour lies inwards.
+    inside = np.where((digits + steps < 0) | (digits + steps >= CODE_LEVELS), digits - steps, digits + steps)
+    known = speech < CODE_LEVELS**CODE_DIGITS
+    found = (inside * CODE_LEVELS ** np.arange(CODE_DIGITS)).sum(1)
+    return np.where(known, found, speech).astype(np.int32)
+
+
+def unistream(text: Ids, speech: Ids, cfg: LanguageModelConfig, heard: Ids | None = None) -> Sample:
+    """`[sos] text [task] speech`, every speech token and the end learnt; `heard` is fed in place of the speech."""
     first_speech = FIRST_TEXT + cfg.vocab_size
-    inputs = np.concatenate(([SOS], text + FIRST_TEXT, [TASK], speech + first_speech))
+    fed = speech if heard is None else heard
+    inputs = np.concatenate(([SOS], text + FIRST_TEXT, [TASK], fed + first_speech))
     targets = np.concatenate((np.full(1 + len(text), NOTHING), speech, [cfg.end_of_speech]))
     return Sample(inputs.astype(np.int32), targets.astype(np.int32))
 
@@ -126,10 +155,12 @@ class SampleMaker:
             return unistream(np.concatenate((line.instruction, line.text)), line.speech, self._cfg)
         kind = self._random.random()
         if kind < self._mix.clone:
-            text, speech = self._clone(number)
-            return unistream(text, speech, self._cfg)
+            cloned = self._clone(number)
+            return unistream(cloned.text, cloned.speech, self._cfg, cloned.heard)
         if kind < self._mix.clone + self._mix.bistream:
-            text, speech = self._clone(number) if self._random.random() < 0.5 else (line.text, line.speech)
+            text, speech = line.text, line.speech
+            if self._random.random() < 0.5:
+                text, speech, _ = self._clone(number)
             return bistream(text, speech, self._cfg, repeat_last=bool(self._random.random() < 0.5))
         if self._random.random() < self._mix.joined_plain:
             text, speech = join([line, *self._others(number, 1)])
@@ -151,16 +182,23 @@ class SampleMaker:
                 room -= size
         return found
 
-    def _clone(self, number: int) -> tuple[Ids, Ids]:
-        """Prompt text and text, prompt speech and speech, as zero-shot cloning joins them."""
+    def _clone(self, number: int) -> Cloned:
+        """Prompt and utterance as zero-shot cloning joins them."""
         line = self._lines[number]
         prompt = self._others(number, 1 + int(self._random.random() < 0.4))
         if not prompt:
-            return line.text, line.speech
+            return Cloned(line.text, line.speech, line.speech)
         text, speech = join(prompt)
         if self._random.random() >= self._mix.untrimmed:
             speech = self._trim(speech)
-        return np.concatenate((text, line.text)), np.concatenate((speech, line.speech))
+        heard = speech
+        if self._random.random() < self._mix.unsure:
+            heard = neighbours(speech, self._mix.most_unsure * self._random.random(), self._random)
+        return Cloned(
+            np.concatenate((text, line.text)),
+            np.concatenate((speech, line.speech)),
+            np.concatenate((heard, line.speech)),
+        )
 
     def _trim(self, speech: Ids) -> Ids:
         """Without some of the silence at the end: clips are cut there as people like."""

@@ -8,6 +8,7 @@ mkdir -p "$work/python" "$work/teachers/kokoro" "$work/logs"
 cp -n .carry2/libworld.so .carry2/texts.json.gz "$work/" 2>/dev/null
 cp -n .carry2/vocab.json .carry2/voices_ja.npz .carry2/kokoro.xz0 "$work/teachers/kokoro/" 2>/dev/null
 cp -n .carry_front/whisper_front.npz "$work/" 2>/dev/null
+[ -d .carry_trained ] && mkdir -p "$work/frozen" && cp -n .carry_trained/*.pt "$work/frozen/"
 cp -n .carry4/kokoro.xz1 .carry3/kokoro.xz2 "$work/teachers/kokoro/" 2>/dev/null
 if [ -f "$work/teachers/kokoro/kokoro.xz2" ] && [ ! -f "$work/teachers/kokoro/kokoro.onnx" ]; then
   cat "$work"/teachers/kokoro/kokoro.xz[012] | xz -dc > "$work/teachers/kokoro/kokoro.tmp"

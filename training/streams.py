@@ -29,6 +29,7 @@ HELD_OUT_WARPED = 30  # the last of them: half dev, half test
 MIXED_STYLES = 60
 WARPS_PER_STYLE = 4
 HELD_OUT_STYLE = "jm_kumo"
+STYLES = ["jf_alpha", "jf_gongitsune", "jf_nezumi", "jf_tebukuro", HELD_OUT_STYLE]
 HELD_OUT_FLITE = "rms"
 ENGLISH_SHARES = {"warp": 0.62, "plain": 0.22, "flite": 0.16}  # of utterances
 MANDARIN_SHARE = 0.6
@@ -149,7 +150,7 @@ def speak_warped(texts: Texts, rng: np.random.Generator, teachers: Path) -> Iter
 def speak_kokoro(texts: Texts, rng: np.random.Generator, teachers: Path) -> Iterator[Utterance]:
     """English and Mandarin in pure and mixed styles, and the same again by warped speakers of each style."""
     hibari, kokoro = Hibari(), Kokoro(teachers / "kokoro")
-    styles = mixed_styles(["jf_alpha", "jf_gongitsune", "jf_nezumi", "jf_tebukuro", HELD_OUT_STYLE])
+    styles = mixed_styles(STYLES)
     families = warped_styles(styles)
     while True:
         number = int(rng.integers(len(styles)))
@@ -186,13 +187,47 @@ def speak_flite(texts: Texts, rng: np.random.Generator, teachers: Path) -> Itera
         yield Utterance(spoken, text, "en", f"flite_{voice}", f"flite_{voice}{number}", split)
 
 
+def speak_held_out(texts: Texts, rng: np.random.Generator, teachers: Path) -> Iterator[Utterance]:
+    """Speakers of the split "test" only, in turn, two sentences each: references for the evaluation."""
+    hibari, kokoro, flite = Hibari(), Kokoro(teachers / "kokoro"), Flite(teachers / "flite")
+    speakers = warped_speakers()
+    first = len(speakers) - HELD_OUT_WARPED
+    styles = mixed_styles(STYLES)
+    family = warped_styles(styles)[styles.index({HELD_OUT_STYLE: 1.0})]
+    while True:
+        for number in range(first, len(speakers), 2):
+            for _ in range(2):
+                text = texts.english()
+                said = hibari.speak(text, speakers[number].pace, rng)
+                wave, f0 = warp(said.wave, said.f0, speakers[number])
+                spoken = replace(said, wave=wave, f0=f0)
+                yield Utterance(spoken, text, "en", "warp", f"warp{number}", "test")
+        for _ in range(2):
+            text = texts.english()
+            phones = english_phones(phonemes := hibari.phonemes(text))
+            wave, f0 = kokoro.speak(phonemes, {HELD_OUT_STYLE: 1.0}, 1.0)
+            yield Utterance(Spoken(wave, f0, phones), text, "en", "kokoro", "kokoro4", "test")
+            for copy, speaker in enumerate(family):
+                spoken = Spoken(*warp(wave, f0, speaker), phones)
+                yield Utterance(spoken, text, "en", "kokoro_warp", f"kokoro4warp{copy}", "test")
+            wave, rate = flite.speak(text, HELD_OUT_FLITE)
+            wave = resample(wave, rate, RATE)
+            f0 = track_pitch(wave.astype(np.float64), RATE)
+            yield Utterance(Spoken(wave, f0, phones), text, "en", "flite_rms", "flite_rms2", "test")
+
+
 SPEAK: dict[str, Stream] = {
     "plain": speak_plain,
     "warp": speak_warped,
     "kokoro": speak_kokoro,
     "flite": speak_flite,
 }
-STREAMS: dict[str, Stream] = {"english": speak_english, "kokoro": speak_kokoro, "plain": speak_plain}
+STREAMS: dict[str, Stream] = {
+    "english": speak_english,
+    "kokoro": speak_kokoro,
+    "plain": speak_plain,
+    "held_out": speak_held_out,
+}
 
 
 def _pace(rng: np.random.Generator) -> tuple[float, str]:

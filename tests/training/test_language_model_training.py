@@ -24,6 +24,7 @@ from training.language_model_samples import (
     Mix,
     SampleMaker,
     bistream,
+    neighbours,
     unistream,
 )
 from training.text_tokenizer import byte_symbols, write_files
@@ -73,7 +74,7 @@ def data(tmp_path: Path) -> Path:
 
 def options(data: Path, **changes: object) -> Options:
     base = Options(
-        data=data, tokenizer=data.parent / "tokenizer", out=data.parent / "out", minutes=5, device="cpu",
+        data=(data,), tokenizer=data.parent / "tokenizer", out=data.parent / "out", minutes=5, device="cpu",
         rate=1e-2, batch_tokens=1024, limit_steps=60,
     )  # fmt: skip
     return replace(base, **changes)  # type: ignore[arg-type]
@@ -168,7 +169,7 @@ def test_instructed_utterances_appear_only_with_their_instruction(data: Path) ->
 def test_batches_keep_every_target_and_only_speech_inputs_are_disturbed(data: Path) -> None:
     corpus = corpus_of(data)
     clean, noisy = (
-        SampleMaker(corpus.lines["train"], corpus.silent, corpus.used, TINY, 3, Mix(noise=noise))
+        SampleMaker(corpus.lines["train"], corpus.silent, corpus.used, TINY, 3, Mix(noise=noise, unsure=0.0))
         .batches(1024, pool=1)
         for noise in (0.0, 0.5)
     )  # fmt: skip
@@ -200,6 +201,47 @@ def test_loss_falls_and_the_shipped_state_knows_only_seen_ids(data: Path) -> Non
     assert shipped["llm_decoder.weight"][after_training.known].abs().sum(-1).min() > 0
 
 
+def test_neighbours_move_a_digit_by_one_level() -> None:
+    random = np.random.default_rng(4)
+    speech = random.integers(0, 729, 4000).astype(np.int32)
+    heard = neighbours(speech, 0.5, random)
+    digits = [codes[:, None] // 3 ** np.arange(6) % 3 for codes in (speech, heard)]
+    steps = np.abs(digits[0] - digits[1])
+    assert steps.max() == 1 and heard.max() < 729 and heard.min() >= 0
+    assert 0.3 < (steps.sum(1) > 0).mean() < 0.5  # a chosen code may keep all its digits
+    assert np.array_equal(neighbours(speech, 0.0, random), speech)
+
+
+def test_a_prompt_is_heard_unsurely_but_learnt_as_it_is(data: Path) -> None:
+    corpus = corpus_of(data)
+    mix = Mix(clone=1.0, bistream=0.0, noise=0.0, unsure=1.0, most_unsure=1.0)
+    maker = SampleMaker(corpus.lines["train"], corpus.silent, corpus.used, TINY, 3, mix)
+    said = [line.speech.tolist() for line in corpus.lines["train"]]
+    moved = 0
+    for _ in range(60):
+        sample = maker.draw()
+        fed = sample.inputs[sample.inputs >= FIRST_SPEECH] - FIRST_SPEECH
+        learnt = sample.targets[sample.targets >= 0][:-1]
+        moved += int((fed != learnt).any())
+        assert any(fed[-len(one) :].tolist() == one for one in said)  # the utterance itself is fed as it is
+    assert moved > 20
+
+
+def test_begins_with_given_weights_and_drops_in_training_only(data: Path) -> None:
+    train(options(data, limit_steps=2), TINY)
+    path = data.parent / "out" / "llm.pt"
+    trainer = LanguageModelTrainer(options(data, init=path, dropout=0.5), TINY)
+    given = torch.load(path, weights_only=True)
+    assert torch.equal(
+        trainer.model.state_dict()["speech_embedding.weight"], given["speech_embedding.weight"]
+    )
+    embeddings = torch.randn(1, 4, TINY.hidden_size)
+    with torch.no_grad():
+        assert not torch.equal(trainer.model(embeddings), trainer.model(embeddings))
+        trainer.model.eval()
+        assert torch.equal(trainer.model(embeddings), trainer.model(embeddings))
+
+
 def test_resume_and_new_shards(data: Path) -> None:
     train(options(data, limit_steps=4), TINY)
     write_shard(data, "0-1", 2)
@@ -213,7 +255,7 @@ def test_resume_and_new_shards(data: Path) -> None:
 
 def test_a_loss_that_is_not_finite_changes_nothing(data: Path) -> None:
     trainer = LanguageModelTrainer(options(data), TINY)
-    feed = Feed(Source(data, data.parent / "tokenizer", TINY, 512, 0), 0)
+    feed = Feed(Source((data,), data.parent / "tokenizer", TINY, 512, 0), 0)
     trainer.one_step(feed.next(), 1.0, 0.0)
     weights = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     norm = trainer.model.get_submodule("llm.model.model.norm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,16 @@ import pytest
 import torch
 
 from inference.models.config import VocoderConfig
-from inference.models.vocoder import Vocoder
+from inference.models.vocoder import Snake, Vocoder
+from inference.types import CheckpointError
 from training.discriminators import Discriminators
-from training.losses import discriminator_loss, feature_loss, generator_loss, spectral_loss
-from training.vocoder import Options, VocoderTrainer, train
-from training.vocoder_data import disturbed
+from training.export import pack
+from training.losses import discriminator_loss, feature_loss, generator_loss, magnitudes, spectral_loss
+from training.snake import fuse, snake
+from training.step_graph import WARMUP_STEPS, Losses, StepGraph
+from training.vocoder import Options, VocoderTrainer, parse, train
+from training.vocoder_data import Crops, disturbed
+from training.vocoder_step import FEATURE_WEIGHT, FROM_SCRATCH, FROM_WEIGHTS, GAN_WEIGHT, Learner, Phase
 
 pytestmark = pytest.mark.unit
 _TINY = VocoderConfig(base_channels=32, f0_channels=16)
@@ -24,7 +30,9 @@ def _voice(frames: int, hertz: float, rng: np.random.Generator) -> np.ndarray:
     """int16: harmonics of one pitch with a little breath."""
     time = np.arange(frames * 480) / 24000
     wave = sum(np.sin(2 * np.pi * hertz * h * time) / h for h in range(1, 12))
-    return np.int16(np.clip(0.1 * wave + 0.003 * rng.standard_normal(time.size), -1, 1) * 32767)
+    return np.asarray(
+        np.clip(0.1 * wave + 0.003 * rng.standard_normal(time.size), -1, 1) * 32767, dtype=np.int16
+    )
 
 
 @pytest.fixture
@@ -98,10 +106,159 @@ def test_late_steps_play_the_adversarial_game(data: Path, tmp_path: Path) -> Non
 
 def test_a_broken_gradient_changes_nothing(data: Path, tmp_path: Path) -> None:
     trainer = VocoderTrainer(_options(data, tmp_path / "out"), _TINY)
+    trainer.one_step(0.0, 1.0)  # so that the optimiser has momentum
     before = [value.detach().clone() for value in trainer.generator.parameters()]
-    loss = sum(value.sum() for value in trainer.generator.parameters()) * float("nan")
-    trainer._update(trainer.optimiser, trainer.generator, loss, 1.0)
+    loss = torch.stack([value.sum() for value in trainer.generator.parameters()]).sum() * float("nan")
+    trainer.work.speaker.forget()
+    loss.backward()
+    trainer.work.speaker.update()
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.generator.parameters()))
+
+
+def test_the_learner_is_adamw_with_clipping() -> None:
+    torch.manual_seed(3)
+    ours, plain = torch.nn.Linear(5, 4), torch.nn.Linear(5, 4)
+    plain.load_state_dict(ours.state_dict())
+    learner = Learner(ours, torch.device("cpu"))
+    optimiser = torch.optim.AdamW(plain.parameters(), 1.0, betas=(0.8, 0.99), weight_decay=0.0, fused=False)
+    for rate, scale in ((0.01, 1.0), (0.02, 300.0), (0.005, 0.1)):
+        x = scale * torch.randn(8, 5)
+        learner.rate.fill_(rate)
+        learner.forget()
+        ours(x).square().sum().backward()
+        learner.update()
+        optimiser.param_groups[0]["lr"] = rate
+        optimiser.zero_grad()
+        plain(x).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 10.0)
+        optimiser.step()
+    for a, b in zip(ours.parameters(), plain.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_one_pass_gives_both_sides_the_gradients_of_two(data: Path, tmp_path: Path) -> None:
+    work = VocoderTrainer(_options(data, tmp_path / "out"), _TINY).work
+    real, heard = 0.1 * torch.randn(2, 9600), (0.1 * torch.randn(2, 9600)).requires_grad_()
+    scores, features = work.judges(heard)
+    _, wanted = work.judges(real)
+    wish = GAN_WEIGHT * generator_loss(scores) + FEATURE_WEIGHT * feature_loss(wanted, features)
+    (slope,) = torch.autograd.grad(0.5 * wish, heard)
+    taught = discriminator_loss(work.judges(real)[0], work.judges(heard.detach())[0])
+    slopes = torch.autograd.grad(taught, list(work.judges.parameters()))
+
+    work.say.fill_(0.5)
+    losses: Losses = {}
+    work.judging.update = lambda: None  # type: ignore[method-assign]
+    (found,) = torch.autograd.grad(work._play(real, heard, Phase.FULL, losses), heard)
+    torch.testing.assert_close(found, slope, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(losses["judges"], taught)
+    for parameter, expected in zip(work.judges.parameters(), slopes):
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-5)
+
+
+def _steps(trainer: VocoderTrainer, fractions: list[float]) -> list[dict[str, float]]:
+    torch.manual_seed(11)
+    return [
+        {name: float(value) for name, value in trainer.one_step(fraction, 0.5).items()}
+        for fraction in fractions
+    ]
+
+
+_THROUGH_ALL_PHASES = [0.0] * 6 + [0.24] * 6 + [0.5] * 6
+
+
+def test_replayed_steps_equal_ordinary_ones(data: Path, tmp_path: Path) -> None:
+    recorded: list[int] = []
+
+    def capture(work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        recorded.append(1)
+        losses: Losses = {}
+        return lambda: losses.update(work()), losses
+
+    ordinary = VocoderTrainer(_options(data, tmp_path / "a", frames=14), _TINY)
+    replayed = VocoderTrainer(_options(data, tmp_path / "b", frames=14), _TINY, capture)
+    wanted = _steps(ordinary, _THROUGH_ALL_PHASES)
+    assert _steps(replayed, _THROUGH_ALL_PHASES) == wanted
+    assert len(recorded) == 3 and replayed.run.replaying and not ordinary.run.replaying
+    assert "fooling" in wanted[-1] and wanted[6].keys() - wanted[5].keys() == {"judges"}
+    assert all(torch.equal(a, b) for a, b in zip(ordinary.average.weights, replayed.average.weights))
+
+
+def test_a_recording_that_breaks_off_is_survived(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def capture(work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        work()  # half done
+        calls.append(1)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    trainer = VocoderTrainer(_options(data, tmp_path / "out", frames=14), _TINY, capture)
+    losses = _steps(trainer, _THROUGH_ALL_PHASES)
+    assert len(calls) == 1 and trainer.work.random is not None and trainer.step == len(losses)
+    assert all(np.isfinite(list(step.values())).all() for step in losses)
+    said = [line for line in capsys.readouterr().out.splitlines() if "recording failed" in line]
+    assert len(said) == 1 and "not permitted" in said[0]
+
+
+def test_without_graphs_nothing_is_recorded() -> None:
+    def capture(work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
+        raise AssertionError("recorded")
+
+    run = StepGraph(lambda phase: {"x": torch.ones(())}, torch.device("cpu"), False, lambda: None, capture)
+    assert all(float(run(Phase.FULL)["x"]) == 1 for _ in range(WARMUP_STEPS + 2))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_run_starts_from_shipped_weights(data: Path, tmp_path: Path, packed: bool) -> None:
+    torch.manual_seed(5)
+    source = Vocoder(_TINY)
+    path = tmp_path / "hift.pt"
+    if packed:
+        pack(source.state_dict(), path)
+    else:
+        torch.save({key: value.half() for key, value in source.state_dict().items()}, path)
+    trainer = VocoderTrainer(_options(data, tmp_path / "out", init=path), _TINY)
+    for live, mean, wanted in zip(
+        trainer.generator.parameters(), trainer.average.weights, source.parameters()
+    ):
+        assert live.dtype == torch.float32
+        torch.testing.assert_close(live, wanted, rtol=5e-3, atol=1e-4)
+        assert torch.equal(live, mean)
+    assert trainer.schedule is FROM_WEIGHTS
+    assert {"judges"} == trainer.one_step(0.0, 1.0).keys() - {"mel", "spectra", "pitch"}
+
+
+def test_weights_of_another_size_are_refused(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hift.pt"
+    torch.save(Vocoder(VocoderConfig(base_channels=16, f0_channels=16)).state_dict(), path)
+    with pytest.raises(CheckpointError, match="hift.pt"):
+        VocoderTrainer(_options(data, tmp_path / "out", init=path), _TINY)
+
+
+def test_schedules_begin_things_in_order() -> None:
+    for schedule in (FROM_SCRATCH, FROM_WEIGHTS):
+        shares = [i / 1000 for i in range(1001)]
+        phases = [schedule.phase(share) for share in shares]
+        order = list(dict.fromkeys(phases))
+        assert order == [phase for phase in Phase if phase in phases] and order[-1] is Phase.FULL
+        assert phases.count(Phase.LEARNING) >= 20
+        say = [schedule.say(share) for share in shares]
+        assert say == sorted(say) and say[0] == 0 and say[-1] == 1
+        assert all(phase is Phase.FULL for phase, value in zip(phases, say) if value > 0)
+    assert FROM_WEIGHTS.own_share(0.0) > 0 == FROM_SCRATCH.own_share(0.0)
+
+
+def test_crops_match_their_pitch_and_hear_every_engine(data: Path) -> None:
+    crops = Crops(data, torch.device("cpu"), 32, 24, seed=1)
+    wave, pitch = crops.draw()
+    assert wave.shape == (32, 24 * 480) and pitch.shape == (32, 24)
+    assert wave.abs().amax() <= 0.951
+    spectrum = torch.fft.rfft(wave * torch.hann_window(wave.shape[1]), n=48000).abs()
+    loudest = spectrum[:, 160:600].argmax(1).add(160) * 0.5  # Hz; the fundamental is the strongest
+    assert len(set(pitch[:, 0].tolist())) == 4
+    torch.testing.assert_close(loudest, pitch[:, 0], rtol=0.02, atol=1.0)
 
 
 def test_no_shards_is_a_clear_end(tmp_path: Path) -> None:
@@ -133,3 +290,88 @@ def test_disturbing_keeps_shape_and_most_of_the_mel() -> None:
     changed = disturbed(mel)
     difference = (changed - mel).abs().mean()
     assert changed.shape == mel.shape and 0.005 < difference < 0.5
+
+
+@pytest.mark.parametrize("size", [256, 640, 1600])
+def test_magnitudes_are_those_of_stft(size: int) -> None:
+    wave = torch.randn(2, 7000)
+    window = torch.hann_window(size)
+    wanted = torch.stft(wave, size, size // 4, window=window, return_complex=True).abs()
+    torch.testing.assert_close(magnitudes(wave, size), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_layout_does_not_change_judgements() -> None:
+    torch.manual_seed(2)
+    judges, wave = Discriminators(), torch.randn(2, 9600)
+    plain, _ = judges(wave)
+    judges.keep_channels_last(True)
+    last, features = judges(wave)
+    assert features[0][0].is_contiguous(memory_format=torch.channels_last)
+    assert not features[0][0].is_contiguous()
+    for a, b in zip(plain, last):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_training_snake_is_the_models_snake() -> None:
+    module = Snake(6)
+    with torch.no_grad():
+        module.alpha.copy_(torch.linspace(0.3, 2.0, 6))
+    x = torch.randn(2, 6, 50)
+    torch.testing.assert_close(snake(x, module.alpha), module(x))
+    assert snake(x.bfloat16(), module.alpha).dtype == torch.bfloat16
+
+
+def test_activations_that_cannot_be_compiled_stay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(function: object, **_: object) -> Callable[..., torch.Tensor]:
+        def call(*values: object) -> torch.Tensor:
+            raise RuntimeError("no compiler")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    vocoder = Vocoder(_TINY)
+    assert not fuse(vocoder, torch.device("cpu"))
+    assert "no compiler" in capsys.readouterr().out
+    assert all("forward" not in vars(module) for module in vocoder.modules())
+
+
+def test_compiled_activations_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+
+    def compiling(function: Callable[..., torch.Tensor], **_: object) -> Callable[..., torch.Tensor]:
+        return lambda *values: used.append(1) or function(*values)  # type: ignore[func-returns-value]
+
+    torch.manual_seed(4)
+    vocoder = Vocoder(_TINY).eval()
+    before, _ = vocoder(torch.zeros(1, 80, 4))
+    monkeypatch.setattr(torch, "compile", compiling)
+    assert fuse(vocoder, torch.device("cpu"))
+    used.clear()
+    after, _ = vocoder(torch.zeros(1, 80, 4))
+    assert len(used) == sum(isinstance(module, Snake) for module in vocoder.modules())
+    torch.testing.assert_close(before, after)
+
+
+def test_the_command_line() -> None:
+    plain = parse(["--data", "d", "--out", "o", "--minutes", "20"])
+    assert plain.graph and plain.compile and plain.init is None and plain.rate is None
+    careful = parse(
+        ["--data", "d", "--out", "o", "--minutes", "9", "--init", "h.pt", "--no-graph", "--no-compile"]
+    )
+    assert not careful.graph and not careful.compile and careful.init == Path("h.pt")
+
+
+@pytest.mark.gpu
+def test_on_cuda_every_phase_is_replayed(data: Path, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+    options = _options(data, tmp_path / "out", device="cuda", batch=4, compile=False, rate=1e-4)
+    trainer = VocoderTrainer(options, _TINY)
+    for fraction in _THROUGH_ALL_PHASES:
+        before = [value.detach().clone() for value in trainer.generator.parameters()]
+        losses = {name: float(value) for name, value in trainer.one_step(fraction, 1.0).items()}
+        assert np.isfinite(list(losses.values())).all()
+        assert any(not torch.equal(a, b) for a, b in zip(before, trainer.generator.parameters()))
+    assert trainer.run.enabled and trainer.run.replaying
