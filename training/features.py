@@ -33,17 +33,25 @@ class FeatureWriter:
     """Both networks, frozen, on one device."""
 
     def __init__(
-        self, tokenizer: SpeechTokenizerNetwork, speaker: SpeakerNetwork, device: torch.device
+        self,
+        tokenizer: SpeechTokenizerNetwork,
+        speaker: SpeakerNetwork,
+        device: torch.device,
+        tokens_only: bool = False,
     ) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.tokenizer = tokenizer.to(device).eval()
         self.speaker = speaker.to(device).eval()
         self.device = device
+        self.tokens_only = tokens_only
 
     @torch.no_grad()
     def compute(self, store: AudioStore) -> tuple[list[Tokens], npt.NDArray[np.float16]]:
-        """Tokens of each utterance (samples / 960 of them) and (n, 192) speaker vectors, in the store's order."""
+        """Tokens of each utterance (samples / 960 of them) and (n, 192) speaker vectors, in the store's order.
+
+        With `tokens_only` there are no vectors: (0, 192).
+        """
         tokens: dict[int, Tokens] = {}
         speakers: dict[int, npt.NDArray[np.float16]] = {}
         everything = list(range(len(store.utterances)))
@@ -52,9 +60,11 @@ class FeatureWriter:
             ids = self.tokenizer.ids(*log_mels(wave, lengths)).to(torch.int16).cpu().numpy()
             for row, i in enumerate(batch):
                 tokens[i] = ids[row, : store.utterances[i].samples // SAMPLES_A_TOKEN]
-            for i, vector in zip(batch, self._speakers(wave, lengths)):
-                speakers[i] = vector
-        return [tokens[i] for i in everything], np.stack([speakers[i] for i in everything])
+            if not self.tokens_only:
+                speakers.update(zip(batch, self._speakers(wave, lengths)))
+        found = [speakers[i] for i in everything if i in speakers]
+        vectors = np.stack(found) if found else np.zeros((0, 192), np.float16)
+        return [tokens[i] for i in everything], vectors
 
     def _speakers(self, wave: torch.Tensor, lengths: torch.Tensor) -> list[npt.NDArray[np.float16]]:
         """One at a time where lengths differ (pooling has no mask), together where they agree."""
@@ -136,13 +146,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument(
-        "--drop-audio",
+        "--words-only",
         action="store_true",
-        help="keep only what the language model reads of a finished shard",
+        help="for the language model alone: no speaker vectors, and a finished shard loses its audio",
     )
     args = parser.parse_args()
     writer = FeatureWriter(
-        load_tokenizer(args.tokenizer, args.front)[0], load_speaker(args.speaker), torch.device(args.device)
+        load_tokenizer(args.tokenizer, args.front)[0],
+        load_speaker(args.speaker),
+        torch.device(args.device),
+        args.words_only,
     )
     run(writer, args)
 
@@ -159,7 +172,7 @@ def run(writer: FeatureWriter, args: argparse.Namespace) -> None:
             started = time.monotonic()
             count = writer.write(shard, target_of(shard))
             done.add(shard.name)
-            if args.drop_audio and checked:
+            if args.words_only and checked:
                 drop_audio(shard)
             print(
                 f"{target_of(shard).name}: {count} utterances in {time.monotonic() - started:.1f} s",

@@ -139,7 +139,7 @@ def run(plan: Plan, generate_minutes: float, text_tokenizer: Path, frozen: Path 
     features = [write_features(plan, plan.data, [])]
     folders = [str(plan.data)]
     if plan.mix:
-        features.append(write_features(plan, plan.words, ["--drop-audio"]))
+        features.append(write_features(plan, plan.words, ["--words-only"]))
         folders.append(str(plan.words))
     for folder, process in zip(folders, features):
         while not list(Path(folder).glob("features-*.npz")) and process.poll() is None:

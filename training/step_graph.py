@@ -70,6 +70,9 @@ class StepGraph:
         self._replay: Callable[[], None] | None = None
         self._losses: Losses = {}
         self._events: deque[torch.cuda.Event] = deque()
+        self._finished: list[
+            Callable[[], None]
+        ] = []  # recordings of earlier phases, whose memory stays theirs
 
     @property
     def replaying(self) -> bool:
@@ -78,7 +81,7 @@ class StepGraph:
     def __call__(self, phase: Hashable) -> Losses:
         """One step. The tensors returned may be overwritten by the next one."""
         if phase != self._phase:
-            self._phase, self._ordinary, self._replay, self._losses = phase, 0, None, {}
+            self._begin(phase)
         if self.enabled and self._replay is None and self._ordinary >= WARMUP_STEPS:
             self._record()
         if self._replay is not None:
@@ -88,6 +91,14 @@ class StepGraph:
             losses = self._ordinarily()
         self._hold_back()
         return losses
+
+    def _begin(self, phase: Hashable) -> None:
+        """A new phase: replays of the last one are still under way, and nobody may get their memory meanwhile."""
+        if self._replay is not None:
+            if self._cuda:
+                torch.cuda.synchronize()
+            self._finished.append(self._replay)
+        self._phase, self._ordinary, self._replay, self._losses = phase, 0, None, {}
 
     def _ordinarily(self) -> Losses:
         self._ordinary += 1
