@@ -123,8 +123,8 @@ class RelativeAttention(nn.Module):
             block = query[:, :, start:end]
             bias = self._position_scores(block, table[:, :, size - end : size - 1 - start + keys], keys)
             mask = seen.mask(start, end, x.device)
-            if mask is not None:
-                bias = bias.masked_fill(~mask, float("-inf"))
+            # The view's rows begin anywhere, and CUDA's attention reads a half-precision bias 16 bytes at a time.
+            bias = bias.contiguous() if mask is None else bias.masked_fill(~mask, float("-inf"))
             content = block + self.pos_bias_u[:, None]
             outputs.append(
                 F.scaled_dot_product_attention(content, key[:, :, :keys], value[:, :, :keys], attn_mask=bias)
