@@ -26,10 +26,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--server-name", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
     parser.add_argument("--server-port", type=_port, default=7860, help="port of the page")
-    parser.add_argument("--model-dir", type=Path, default=None, help="folder with a CosyVoice2 model")
+    parser.add_argument(
+        "--model-dir",
+        type=Path,
+        default=None,
+        help="folder with a CosyVoice2 model; without it the public one is fetched (3.1 GB) if a hub can be reached, "
+        "else the small bundled one is taken, as with --model-dir assets/nano",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--output-dir", type=Path, default=Path("outputs"), help="where finished sound is kept"
+    )
+    parser.add_argument(
+        "--lexicon",
+        type=Path,
+        default=None,
+        help="file of lines 'word = how to say it' (default: lexicon.txt beside this program, if any)",
     )
     parser.add_argument(
         "--share", action="store_true", help="also open a public link through Gradio's tunnel"
@@ -38,7 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the studio until it is interrupted; 2 when it cannot start because of how it was called."""
+    """Run the studio until it is interrupted; 2 when it cannot start because of how it was called,
+    130 when it was interrupted before it was up."""
     args = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # Gradio asks its own server whether it is up
@@ -53,10 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=args.device,
             output_dir=args.output_dir,
             share=args.share,
+            lexicon=args.lexicon,
         )
     except SynthesisError as error:
         print(error.message, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while the model was loading; the page itself ends on it quietly
+        return 130
     return 0
 
 

@@ -15,7 +15,9 @@ die() { say "run.sh: $*"; exit 1; }
 usage() {
     cat <<'TEXT'
 ./run.sh [flags]              start the studio on http://127.0.0.1:7860
-                              flags: --server-name --server-port --model-dir --device --output-dir --share
+                              flags: --server-name --server-port --model-dir --device --output-dir --lexicon --share
+                              Without --model-dir the public model is fetched (3.1 GB) if a hub can be reached, else the
+                              small bundled one is taken; --model-dir assets/nano takes the small one at once.
 ./run.sh synthesize|check|download …
                               the command line; `./run.sh synthesize --help` tells more
 ./run.sh test [pytest flags]  run the tests

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from inference.frontend.tokenizer import vocabulary_size
 from inference.model_yaml import CONFIG_NAME, TOKENIZER_FOLDER, read_model_config
 from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
@@ -59,7 +60,8 @@ def load_folder(path: str | Path, device: str = "cpu") -> ModelFolder:
     Raises one `CheckpointError` that names the file and the cure: checkpoint_no_folder, checkpoint_not_cosyvoice2,
     checkpoint_missing_file, checkpoint_truncated, checkpoint_unreadable, checkpoint_lfs_pointer, checkpoint_bad_yaml,
     checkpoint_missing_value, checkpoint_bad_value, checkpoint_unsupported_value, checkpoint_missing_key,
-    checkpoint_extra_key, checkpoint_wrong_shape, checkpoint_wrong_dtype, checkpoint_bad_presets.
+    checkpoint_extra_key, checkpoint_wrong_shape, checkpoint_wrong_dtype, checkpoint_bad_presets,
+    checkpoint_vocabulary, and as `vocabulary_size`.
     """
     folder = recognise(Path(path))
     config = read_model_config(folder)
@@ -69,6 +71,7 @@ def load_folder(path: str | Path, device: str = "cpu") -> ModelFolder:
     language_model = _on_meta(lambda: LanguageModel(config.language_model))
     flow = _on_meta(lambda: FlowModel(config.flow))
     vocoder = _on_meta(lambda: Vocoder(config.vocoder))
+    check_vocabulary(folder, config)
     for stem, module in (("llm", language_model), ("flow", flow), ("hift", vocoder)):
         file = find_tensors(folder, stem)
         fill(module, file.name, module_state(stem, file))
@@ -134,6 +137,20 @@ def module_state(stem: str, file: Path) -> dict[str, Tensor]:
         ) from error
 
 
+def check_vocabulary(folder: Path, config: ModelConfig) -> None:
+    """Raise `CheckpointError("checkpoint_vocabulary")` when a text token would have no embedding."""
+    tokens, rows = vocabulary_size(folder / TOKENIZER_FOLDER), config.language_model.vocab_size
+    if tokens > rows:
+        raise CheckpointError(
+            "checkpoint_vocabulary",
+            f"{TOKENIZER_FOLDER}/vocab.json has {tokens} text tokens with the special ones, but the language model "
+            f"has embeddings for {rows}: they belong to different models; {CURE}.",
+            file=f"{TOKENIZER_FOLDER}/vocab.json",
+            tokens=tokens,
+            rows=rows,
+        )
+
+
 def read_presets(folder: Path) -> Presets:
     """Speakers of `spk2info.pt` (SPEC 1.4); none without that file. Raises `CheckpointError`."""
     path = folder / PRESETS
@@ -182,6 +199,11 @@ def _findings(folder: Path, config: ModelConfig) -> Iterator[CheckpointError]:
     for name in _other_files():
         if not (folder / name).is_file():
             yield missing_file(folder, name)
+    if all((folder / TOKENIZER_FOLDER / name).is_file() for name in _TOKENIZER_FILES):
+        try:
+            check_vocabulary(folder, config)
+        except CheckpointError as error:
+            yield error
     modules: dict[str, Callable[[], nn.Module]] = {
         "llm": lambda: LanguageModel(config.language_model),
         "flow": lambda: FlowModel(config.flow),

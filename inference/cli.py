@@ -65,7 +65,7 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
         "--model-dir",
         type=Path,
         default=None,
-        help="model folder (default: downloaded weights, else assets/nano)",
+        help="model folder (default: the public weights, fetched if a hub can be reached, else assets/nano)",
     )
     add("--mode", default=Mode.CLONE.value, help=", ".join(mode.value for mode in MODES))
     add("--text", default="", help="what to say")
@@ -75,6 +75,12 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--speaker", default="", help="a speaker of the model folder (preset)")
     add("--source", type=Path, default=None, help="the speech to convert (convert)")
     add("--language", default="auto", help="auto, zh, en, …: how to read numbers")
+    add(
+        "--lexicon",
+        type=Path,
+        default=None,
+        help="lines 'word = how to say it' (default: lexicon.txt, if any)",
+    )
     add("--seed", type=int, default=0, help="the same seed gives the same sound")
     add("--speed", type=float, default=1.0, help="0.5 to 2.0; 1 is the model's own pace")
     add("--stream", action="store_true", help="make the sound in small pieces, the first one early")
@@ -109,25 +115,29 @@ def request_of(args: argparse.Namespace) -> SynthesisRequest:
 
 def synthesize(args: argparse.Namespace) -> int:
     """Speak into a WAV file and print the timings."""
-    from inference.download import find_model_dir
+    from inference.frontend.lexicon import find_lexicon
+    from inference.model_choice import choose_model_dir
     from inference.validate import validate
 
     request = request_of(args)
     validate(request)  # before seconds are spent on loading
+    lexicon = find_lexicon(args.lexicon)
     if not args.out.parent.is_dir():
         raise RequestError(
             "file_not_found", f"There is no folder {args.out.parent} to write to.", file=str(args.out)
         )
-    folder, sentence = find_model_dir(args.model_dir)
+    folder, sentence = choose_model_dir(args.model_dir)
     print(sentence)
     from inference import CosyVoice
 
     started = time.perf_counter()
-    engine = CosyVoice(folder, device=args.device, precision=args.precision)
+    engine = CosyVoice(folder, device=args.device, precision=args.precision, lexicon=lexicon)
     loaded = time.perf_counter() - started
     chunks = list(engine.synthesize(request))
     if not chunks:
         raise EngineError("no_sound", "The model produced no sound; try again with another seed.")
+    for text in dict.fromkeys(chunk.text for chunk in chunks if chunk.text):
+        print(f"Spoken: {text}")
     seconds = _write(args.out, chunks, engine.sample_rate)
     print(_report(chunks[-1], loaded, seconds))
     print(f"Wrote {args.out} ({seconds:.2f} s).")

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from inference.checkpoint import load_folder
+from inference.frontend.lexicon import read_lexicon
 from inference.frontend.prompt import (
     ModelInput,
     clone_input,
@@ -63,13 +64,21 @@ class CosyVoice:
     work just is not batched.
 
     `device`: "auto", "cpu", "cuda" or "cuda:N"; `precision`: "auto", "fp32", "fp16" or "bf16" (half precision on CUDA
-    only, given up for a module that fails its self-test); `threads`: CPU threads of the ONNX networks.
-    Raises `CheckpointError` for an unusable folder and `RequestError` for an unknown device or precision.
+    only, given up for a module that fails its self-test); `threads`: CPU threads of the ONNX networks; `lexicon`: a
+    file with the user's readings of words (see `inference.frontend.lexicon`).
+    Raises `CheckpointError` for an unusable folder and `RequestError` for an unknown device or precision and an
+    unusable lexicon.
     """
 
     def __init__(
-        self, model_dir: str | Path, device: str = "auto", precision: str = "auto", threads: int = 1
+        self,
+        model_dir: str | Path,
+        device: str = "auto",
+        precision: str = "auto",
+        threads: int = 1,
+        lexicon: str | Path | None = None,
     ) -> None:
+        self._lexicon = None if lexicon is None else read_lexicon(Path(lexicon))
         self.device = choose_device(device)
         dtype = choose_dtype(precision, self.device)
         folder = load_folder(Path(model_dir), device=str(self.device))
@@ -121,7 +130,11 @@ class CosyVoice:
         texts = [
             segment.text
             for segment in prepare_text(
-                request.text, self._tokenizer, language=request.language, exact=request.exact
+                request.text,
+                self._tokenizer,
+                language=request.language,
+                exact=request.exact,
+                lexicon=self._lexicon,
             )
         ]
         if request.mode == Mode.PRESET:

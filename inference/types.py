@@ -85,7 +85,8 @@ class ReferenceReport:
     level_db: float  # RMS of the speech, dBFS
     noise_db: float  # RMS of the quietest tenth, dBFS
     clipped_share: float  # share of samples at full scale
-    # codes: "long_cut", "transcript_dropped", "long", "short", "low_rate", "quiet", "noisy", "clipped", "damaged"
+    # codes: "long_cut", "transcript_dropped", "long", "short", "low_rate", "quiet", "noisy", "clipped", "damaged",
+    # "transcript_doubtful"
     warnings: tuple[str, ...] = ()
 
 

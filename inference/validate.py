@@ -6,6 +6,7 @@ import math
 import numbers
 
 from inference.frontend.clean import without_control_tokens
+from inference.frontend.text import check_text
 from inference.types import (
     MAX_INSTRUCTION_CHARACTERS,
     MAX_SPEED,
@@ -22,7 +23,8 @@ def validate(request: SynthesisRequest) -> None:
     """Raise one `RequestError` if `request` cannot be served whatever the model says.
 
     Codes: unknown_mode, bad_speed, speed_not_exact, bad_seed, reference_missing, preset_missing, source_missing,
-    instruction_missing, instruction_too_long. Text and audio are judged by the front end.
+    instruction_missing, instruction_too_long, empty_text, nothing_to_speak, text_too_long, unknown_language.
+    Audio is judged by the front end.
     """
     if request.mode not in list(Mode):
         names = ", ".join(mode.value for mode in Mode)
@@ -38,6 +40,8 @@ def validate(request: SynthesisRequest) -> None:
     _check_voice(request)
     if request.mode == Mode.INSTRUCT:
         _check_instruction(request.instruction)
+    if request.mode != Mode.CONVERT:
+        check_text(request.text, request.language, request.exact)
 
 
 def reference_missing() -> RequestError:

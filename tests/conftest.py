@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach for a hub
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a hub
 torch.set_num_threads(1)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.checkpoint import check_folder, describe_folder, load_folder
+from inference.frontend.tokenizer import SPECIAL_TOKENS
 from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
 from inference.models.language_model import LanguageModel
@@ -156,6 +157,22 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     error = refused(folder)
     assert error.code == "checkpoint_missing_file"
     assert name.rpartition("/")[2] in error.message and "download" in error.message
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_text_token_without_an_embedding_is_refused(folder: Path, extra: int) -> None:
+    path = folder / "CosyVoice-BlankEN" / "vocab.json"
+    vocabulary = json.loads(path.read_text(encoding="utf-8"))
+    room = TINY_CONFIG.language_model.vocab_size - len(vocabulary) - len(SPECIAL_TOKENS)
+    vocabulary |= {f"new{number}": len(vocabulary) + number for number in range(room + extra)}
+    path.write_text(json.dumps(vocabulary), encoding="utf-8")
+    if not extra:
+        assert load_folder(folder).config == TINY_CONFIG
+        return
+    error = refused(folder)
+    assert error.code == "checkpoint_vocabulary"
+    assert "vocab.json has 1025" in error.message and "1024" in error.message and "download" in error.message
 
 
 @pytest.mark.unit

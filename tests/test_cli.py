@@ -55,6 +55,8 @@ def test_synthesize_writes_a_wav_and_tells_timings(
         (["--reference", "nowhere.wav"], "no file nowhere.wav"),
         ([], "Upload or record"),
         (["--reference", "CLIP", "--speed", "9"], "speed"),
+        (["--reference", "CLIP", "--text", " \n"], "Write the text"),
+        (["--reference", "CLIP", "--lexicon", "/nowhere"], "lexicon /nowhere"),
         (["--reference", "CLIP", "--mode", "instruct"], "instruction"),
         (["--reference", "CLIP", "--model-dir", "/nowhere"], "no model folder /nowhere"),
         (["--reference", "CLIP", "--out", "/nowhere/out.wav"], "no folder /nowhere"),
@@ -69,6 +71,21 @@ def test_a_bad_request_is_one_sentence_and_2(
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error and "Traceback" not in error
     assert not out.exists()
+
+
+@pytest.mark.e2e
+def test_the_lexicon_is_used_and_the_spoken_text_shown(
+    random_model_dir: Path, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("sql = sequel\n", encoding="utf-8")
+    flags = ["--model-dir", str(random_model_dir), "--mode", "cross_lingual", "--reference", str(clip)]
+    flags += ["--text", "Two SQL and 3.", "--lexicon", str(words), "--out", str(tmp_path / "out.wav")]
+    assert main(["synthesize", *flags]) == 0
+    assert "Spoken: Two sequel and three.\n" in capsys.readouterr().out
+    words.write_text("sql\n", encoding="utf-8")
+    assert main(["synthesize", *flags]) == 2
+    assert "Line 1 of" in capsys.readouterr().err
 
 
 @pytest.mark.unit

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
-import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,103 +13,20 @@ from inference.download import BUNDLED, download, find_model_dir, hubs, public_f
 from inference.fetch import Hub, PublicFile, is_complete, part_of
 from inference.types import CheckpointError, RequestError
 from tests.golden_data import reference_folder
+from tests.hub_server import CONTENT, FILES, VARIABLES, Server, running_server
 
 pytestmark = pytest.mark.unit
-CONTENT = {"a.bin": os.urandom(300_000), "sub/b.bin": os.urandom(50_000)}
-
-
-def public(path: str) -> PublicFile:
-    return PublicFile(path, len(CONTENT[path]), hashlib.sha256(CONTENT[path]).hexdigest())
-
-
-FILES = [public(path) for path in CONTENT]
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT under /NAME/…; the first path part says how."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[str, str | None]] = []  # (path, Range) in order
-        self.cuts = 0  # how often the "breaks" hub still closes halfway
-
-    def hub(self, name: str) -> Hub:
-        return Hub(name, f"http://127.0.0.1:{self.server_address[1]}/{name}")
-
-    def asked_for(self, path: str) -> list[str | None]:
-        return [span for found, span in self.asked if found == path]
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        hub, _, path = self.path.lstrip("/").partition("/")
-        span = self.headers.get("Range")
-        self.server.asked.append((f"{hub}/{path}", span))
-        if hub == "missing":
-            self.send_error(404)
-        elif hub == "ill":
-            self.send_error(503)
-        elif hub == "moved":
-            self.send_response(302)
-            self.send_header("Location", f"/good/{path}")
-            self.end_headers()
-        elif hub == "huge":
-            self.answer(CONTENT[path] + b"more", None)
-        elif hub == "wrong":
-            self.answer(bytes(len(CONTENT[path])), span)
-        elif hub == "norange":
-            self.answer(CONTENT[path], None, cut=self.cut_now())
-        elif hub == "breaks":
-            self.answer(CONTENT[path], span, cut=self.cut_now())
-        else:
-            self.answer(CONTENT[path], span)
-
-    def cut_now(self) -> bool:
-        self.server.cuts -= 1
-        return self.server.cuts >= 0
-
-    def answer(self, body: bytes, span: str | None, cut: bool = False) -> None:
-        start = int(span.removeprefix("bytes=").rstrip("-")) if span else 0
-        if start >= len(body):
-            self.send_error(416)
-            return
-        rest = body[start:]
-        self.send_response(206 if span else 200)
-        self.send_header("Content-Length", str(len(rest)))
-        if span:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        self.end_headers()
-        self.wfile.write(rest[: len(rest) // 2] if cut else rest)
-        self.close_connection = True
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
+    with running_server() as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "HF_HUB_OFFLINE",
-        "HF_ENDPOINT",
-        "COSYVOICE_MODEL_DIR",
-        "HTTP_PROXY",
-        "http_proxy",
-        "ALL_PROXY",
-    ):
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from inference.runtime.clock import Clock
 from inference.runtime.schedule import ChunkSchedule
 from inference.runtime.token_to_wave import SegmentSound, TokenToWave
 from tests.golden_data import Case, load_case, parametrize, reference_folder, relative_error
-from tests.model_folder import write_random_folder
+from tests.model_folder import TINY_CONFIG, write_random_folder
 from tests.models.flow_support import tiny_flow
 from tests.models.vocoder_support import tiny_vocoder
 
@@ -92,7 +93,10 @@ def stub_engine(tmp_path_factory: pytest.TempPathFactory) -> CosyVoice:
     reference = reference_folder()
     if not (reference / "stub_onnx").is_dir():
         pytest.skip(f"no stub_onnx in {reference}")
-    folder = write_random_folder(tmp_path_factory.mktemp("stub-model"))
+    # As many text embeddings as the public tokenizer has tokens; all else stays tiny.
+    language_model = replace(TINY_CONFIG.language_model, vocab_size=151936)
+    config = replace(TINY_CONFIG, language_model=language_model)
+    folder = write_random_folder(tmp_path_factory.mktemp("stub-model"), config)
     for path in (reference / "stub_onnx").iterdir():
         shutil.copyfile(path, folder / path.name)
     for name in ("vocab.json", "merges.txt"):

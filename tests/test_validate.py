@@ -33,6 +33,12 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"mode": Mode.INSTRUCT, "instruction": "  \n"}, "instruction_missing"),
     ({"mode": Mode.INSTRUCT, "instruction": "<|endofprompt|>"}, "instruction_missing"),
     ({"mode": Mode.INSTRUCT, "instruction": "x" * 301}, "instruction_too_long"),
+    ({"text": ""}, "empty_text"),
+    ({"text": " \n\u3000\u200b"}, "empty_text"),
+    ({"mode": Mode.PRESET, "voice": "anna", "text": "\t"}, "empty_text"),
+    ({"text": "x" * 5001}, "text_too_long"),
+    ({"text": "。。。（）😀"}, "nothing_to_speak"),
+    ({"language": "klingon"}, "unknown_language"),
 ]
 
 
@@ -51,4 +57,5 @@ def test_good_requests_pass() -> None:
     validate(replace(GOOD, mode=Mode.PRESET, voice="anna"))
     validate(replace(GOOD, mode=Mode.INSTRUCT, instruction="Slowly."))
     validate(replace(GOOD, speed=1.2, stream=True))
+    validate(replace(GOOD, mode=Mode.CONVERT, text="", source=Reference(Path("b.wav"))))
     validate(replace(GOOD, speed=np.float32(0.5), seed=np.int64(2**63 - 1)))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from inference.types import EngineError
-from webui.ffmpeg import ensure_ffmpeg
+from webui.ffmpeg import be_patient_with_encoder, ensure_ffmpeg
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,14 @@ QUEUE_SIZE = 32
 
 
 def serve(
-    *, server_name: str, server_port: int, model_dir: Path | None, device: str, output_dir: Path, share: bool
+    *,
+    server_name: str,
+    server_port: int,
+    model_dir: Path | None,
+    device: str,
+    output_dir: Path,
+    share: bool,
+    lexicon: Path | None = None,
 ) -> None:
     """Load the model and serve the page until interrupted.
 
@@ -25,11 +32,14 @@ def serve(
     """
     _check_port(server_name, server_port)
     from inference import CosyVoice
-    from inference.download import BUNDLED, find_model_dir
+    from inference.download import BUNDLED
+    from inference.frontend.lexicon import find_lexicon
+    from inference.model_choice import choose_model_dir
 
-    folder, sentence = find_model_dir(model_dir)
+    words = find_lexicon(lexicon)
+    folder, sentence = choose_model_dir(model_dir)
     print(sentence, flush=True)
-    engine = CosyVoice(folder, device=device)
+    engine = CosyVoice(folder, device=device, lexicon=words)
     can_stream = ensure_ffmpeg()
 
     # Before Gradio is imported: the page asks nothing of the outside world.
@@ -37,6 +47,7 @@ def serve(
     from webui.page.layout import CSS, build_page
     from webui.studio import Studio
 
+    be_patient_with_encoder()
     page = build_page(
         Studio(engine, output_dir),
         can_stream=can_stream,

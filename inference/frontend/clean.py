@@ -57,8 +57,9 @@ def without_control_tokens(text: str) -> str:
 
 def clean(text: str) -> Traced:
     """Plain quotes, dashes and half-width letters; no control tokens, emoji, markup or invisible characters."""
-    aligned = _without_control(_plain_characters(Traced.of(text)))
-    aligned = aligned.sub(_AREA_CODE, lambda match: f"{match[1]}-")
+    aligned = Traced.of(text).sub(_NUMBER_SIGN, _plain_number)
+    aligned = _without_control(_plain_characters(aligned))
+    aligned = aligned.sub(_AREA_CODE, lambda match: f"{match[1] or match[2]}-")
     aligned = aligned.sub(_MARKUP, lambda match: match.group() if _TAG.fullmatch(match.group()) else "")
     return aligned.sub(_BRACKETS, lambda match: match.group() if _TAG.fullmatch(match.group()) else ",")
 
@@ -66,8 +67,31 @@ def clean(text: str) -> Traced:
 _MARKUP = re.compile(
     rf"{TAG}|```|`|\*\*+|__+|^#{{1,6}} |^[*>-] |(?<=\s)\*(?=\S)|(?<=\S)\*(?=\s|$)", re.MULTILINE
 )
-_AREA_CODE = re.compile(r"\((\d{3})\)\s?(?=\d{3}-\d{4})")
+_AREA_CODE = re.compile(r"\((\d{3})\)[\s-]?(?=\d{3}-\d{4})|\((0\d{2,3})\)[\s-]?(?=\d{7,8})")
+# ① Ⅳ ½ ⁵ ₂: characters that are a number, but no digit; ² and ³ are left to the rules for units.
+_NUMBER_SIGN = re.compile(
+    r"[\u2460-\u249b\u24ea-\u24f4\u24f5-\u24ff\u2776-\u2793\u3251-\u325f\u32b1-\u32bf][ \t]?"  # ① ⑴ ⒈ ❶ ㉑
+    r"|[\u2160-\u217f]+|[\xbc-\xbe\u2150-\u215e\u2189]|[\u2080-\u2089]+|⁻?[\xb9\u2070\u2074-\u2079\xb2\xb3]+"
+)
 _BRACKETS = re.compile(rf"{TAG}|[()\[\]{{}}]")
+
+
+def _plain_number(match: re.Match[str]) -> str | None:
+    sign = match.group()
+    if "\u2460" <= sign[0] <= "\u32bf":  # ①
+        number = f"{unicodedata.numeric(sign[0]):.0f}"
+        before = match.string[: match.start()].rstrip(" \t")
+        listed = not before or before[-1] in "\n,，.。;；:：、!！?？"
+        return f"{number}, " if listed else f" {number} "
+    plain = unicodedata.normalize("NFKC", sign)
+    if "\u2044" in plain:  # ½; behind a digit it is a mixed number
+        blank = " " if match.string[: match.start()][-1:].isdigit() else ""
+        return blank + plain.replace("\u2044", "/")
+    if sign in ("²", "³"):
+        return None
+    if plain[-1].isdigit() and not "\u2080" <= sign[0] <= "\u2089":
+        return "^" + plain.replace("\u2212", "-")
+    return plain
 
 
 def _plain_characters(aligned: Traced) -> Traced:

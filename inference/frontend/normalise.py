@@ -8,35 +8,45 @@ from collections.abc import Callable
 from inference.frontend.chinese_rules import say_chinese
 from inference.frontend.clean import TAG
 from inference.frontend.english_rules import say_english
-from inference.frontend.number_words import japanese_cardinal
+from inference.frontend.japanese_rules import say_japanese
+from inference.frontend.korean_rules import say_korean
 
 LANGUAGES = ("auto", "zh", "en", "ja", "ko")
 STOPS = "。？！；.?!;"
 _TAG = re.compile(f"({TAG})")
 _ADDRESS = re.compile(r"https?:\S*|[\w+-]*[.@][\w.@/+-]+", re.A)
-_KANA = re.compile(r"[\u3041-\u3096\u30a1-\u30fa\u31f0-\u31ff]")
-_HANGUL = re.compile(r"[\uac00-\ud7a3\u1100-\u11ff]")
-_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
+KANA = re.compile(r"[\u3041-\u3096\u30a1-\u30fa\u31f0-\u31ff]")
+HANGUL = re.compile(r"[\uac00-\ud7a3\u1100-\u11ff]")
+HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _CJK = r"\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_UNIT = re.compile(r"(?<=\d)(?:[A-Za-z°/]{1,4}| (?:k?m|km/h|[cm]m|[km]?g|ml|[GMT]B|[GMk]?Hz))(?![A-Za-z])")
+_WORD = re.compile(r"[^\W\d_²³]{2}")
 _KANA_SHARE = 0.1  # of kana and Han: a lone の in a Chinese sentence does not make it Japanese
 
 
-def language_of(text: str, default: str = "en") -> str:
-    """By script: kana "ja", Hangul "ko", Han "zh", Latin and other letters "en"; `default` without letters."""
-    kana, hangul, han = (len(script.findall(text)) for script in (_KANA, _HANGUL, _HAN))
+def language_of(text: str, default: str = "") -> str:
+    """By script: kana "ja", Hangul "ko", Han "zh", Latin and other letters "en"; `default` without letters.
+
+    Letters of units or formulas, as in "5 km" and "x²", say nothing. Without a `default` the
+    punctuation decides between "zh" and "en".
+    """
+    kana, hangul, han = (len(script.findall(text)) for script in (KANA, HANGUL, HAN))
     if hangul > han + kana:
         return "ko"
     if kana and kana >= _KANA_SHARE * (kana + han):
         return "ja"
     if han:
         return "zh"
-    return "en" if any(character.isalpha() for character in _TAG.sub("", text)) else default
+    if _WORD.search(_UNIT.sub("", _TAG.sub("", text))):
+        return "en"
+    return default or ("zh" if re.search("[，。！？；：、]", text) else "en")
 
 
 def _mostly_latin(text: str) -> bool:
-    """A Chinese word in an English sentence does not make its numbers Chinese."""
-    words = re.findall(r"[A-Za-z']{2,}", _ADDRESS.sub(" ", _TAG.sub(" ", text)))
-    return len(words) > len(_HAN.findall(text))
+    """A Chinese word in an English sentence does not make its numbers Chinese; names in capitals do not count."""
+    plain = _UNIT.sub(" ", _ADDRESS.sub(" ", _TAG.sub(" ", text)))
+    words = [word for word in re.findall(r"[A-Za-z']{2,}", plain) if not word.isupper()]
+    return len(words) > len(HAN.findall(text))
 
 
 def speakable(text: str) -> bool:
@@ -83,22 +93,9 @@ def _keep_ends(part: str, say: Callable[[str], str]) -> str:
     return head + say(part.strip()) + tail
 
 
-def _say_japanese(text: str) -> str:
-    text = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+", lambda match: match.group().replace(",", ""), text)
-    text = re.sub(
-        r"(?<![\d.])[1-9]\d{0,15}(?![\d.])", lambda match: japanese_cardinal(int(match.group())), text
-    )
-    return _say_other(text.replace("%", "パーセント"))
-
-
-def _say_other(text: str) -> str:
-    """Korean numbers are left to the model; only signs without a sound go."""
-    return re.sub(r"[<>|^√\\_]", " ", re.sub(r"\s*—+\s*", "、" if _KANA.search(text) else ", ", text))
-
-
 _SPEAKERS: dict[str, Callable[[str], str]] = {
     "zh": say_chinese,
     "en": say_english,
-    "ja": _say_japanese,
-    "ko": _say_other,
+    "ja": say_japanese,
+    "ko": say_korean,
 }

@@ -11,8 +11,10 @@ from inference.frontend.normalise import STOPS, closed, language_of, speakable, 
 from inference.frontend.traced import Traced
 
 _ABBREVIATION = r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bProf)(?<!\bSt)(?<!\bvs)(?<!\b[A-Za-z])"
+# "No. 5" and "Jan. 5" go on, "No. I stay." does not.
+_BEFORE_NUMBER = r"(?!(?<=\bNo\.)\s?\d)(?!(?<=\b(?:Nos|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\.)\s?\d)"
 _SENTENCE_END = re.compile(
-    rf"\n+|(?:[。？！；?!;]|{_ABBREVIATION}\.(?![\w@/]))(?:[。？！；?!;.…\"')]|(?:</(?:strong|laughter)>))*"
+    rf"\n+|(?:[。？！；!;]|[?](?!\w+=)|{_ABBREVIATION}\.{_BEFORE_NUMBER}(?!(?<=\bSept\.)\s?\d)(?![\w@/]))(?:[。？！；?!;.…\"')]|(?:</(?:strong|laughter)>))*"
 )
 _CLAUSE_END = re.compile(r"[，、：]|[,:](?!\d)|—+")
 _ATOM = re.compile(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from inference.frontend.clean import TAG, clean
+from inference.frontend.lexicon import Lexicon
 from inference.frontend.normalise import LANGUAGES, closed, language_of, speakable, spoken
 from inference.frontend.original_text import original_prompt, original_segments
 from inference.frontend.segment import Segmenter
@@ -32,29 +34,29 @@ def prepare_text(
     language: str = "auto",
     exact: bool = False,
     max_tokens: int = MAX_SEGMENT_TOKENS,
+    lexicon: Lexicon | None = None,
     _plain: bool = False,
 ) -> list[Segment]:
     """Normalise and part a text; never empty.
 
-    No segment has more than `max_tokens` tokens (at least 10), and no word of the text is lost. `exact` does what
-    the original does, where a segment can be longer and spans are estimates; `_plain` is its variant without wetext.
+    No segment has more than `max_tokens` tokens (at least 10), and no word of the text is lost. `lexicon` has the
+    user's readings. `exact` does what the original does: no lexicon, a segment can be longer and spans are estimates;
+    `_plain` is its variant without wetext.
 
     Raises RequestError: empty_text, text_too_long, nothing_to_speak, unknown_language.
     """
-    _check(text, language)
+    check_text(text, language, exact)
     if exact:
         segments = _exact(text, tokenizer, language, _plain)
     else:
         segmenter = Segmenter(
             lambda part: len(tokenizer.encode(part)), max(MIN_SEGMENT_TOKENS, max_tokens), language
         )
-        cleaned = clean(text)
-        found = segmenter.segments(cleaned, len(text)) if speakable(cleaned.text) else []
+        cleaned = clean(text) if lexicon is None else lexicon.apply(clean(text))
+        found = segmenter.segments(cleaned, len(text))
         segments = [Segment(part.text, part.span, part.language) for part in found]
     if not segments:
-        raise RequestError(
-            "nothing_to_speak", "There is nothing to speak in the text: it has no letters or digits."
-        )
+        raise _nothing_to_speak()
     return segments
 
 
@@ -72,13 +74,18 @@ def normalise_prompt(text: str, *, language: str = "auto", exact: bool = False, 
     return closed(spoken(cleaned, chosen), chosen)
 
 
-def _check(text: str, language: str) -> None:
+def check_text(text: str, language: str = "auto", exact: bool = False) -> None:
+    """What can be said against a text without a model.
+
+    Raises RequestError: empty_text (also for blanks and invisible characters), text_too_long, nothing_to_speak,
+    unknown_language. `exact` leaves it to the original's rules whether there is anything to speak.
+    """
     if language not in LANGUAGES:
         names = ", ".join(LANGUAGES)
         raise RequestError(
             "unknown_language", f"Unknown language {language!r}; choose one of {names}.", languages=names
         )
-    if not text.strip():
+    if all(character.isspace() or unicodedata.category(character)[0] == "C" for character in text):
         raise RequestError("empty_text", "Write the text that should be spoken.")
     if len(text) > MAX_TEXT_CHARACTERS:
         raise RequestError(
@@ -87,6 +94,14 @@ def _check(text: str, language: str) -> None:
             count=len(text),
             limit=MAX_TEXT_CHARACTERS,
         )
+    if not exact and not speakable(clean(text).text):
+        raise _nothing_to_speak()
+
+
+def _nothing_to_speak() -> RequestError:
+    return RequestError(
+        "nothing_to_speak", "There is nothing to speak in the text: it has no letters or digits."
+    )
 
 
 def _exact(text: str, tokenizer: TextTokenizer, language: str, plain: bool) -> list[Segment]:

@@ -81,6 +81,13 @@ class TextTokenizer:
         return [len(row.ids) for row in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
 
+def vocabulary_size(folder: Path) -> int:
+    """Ids that the tokenizer in `folder` can give, special tokens included. Raises as `TextTokenizer`."""
+    vocabulary = _read_vocabulary(folder)
+    added = sum(token not in vocabulary for token in SPECIAL_TOKENS)
+    return max(len(vocabulary) + added, max(vocabulary.values(), default=-1) + 1)
+
+
 def _read_vocabulary(folder: Path) -> dict[str, int]:
     text = _read(folder / "vocab.json")
     try:

@@ -25,6 +25,7 @@ from inference.frontend.features import (
 from inference.frontend.loudness import FRAMES_PER_SECOND, measure_loudness
 from inference.frontend.onnx_models import SpeakerEncoder, SpeechTokenizer
 from inference.frontend.reference import MODEL_LIMIT_SECONDS, PreparedClip, prepare_clip
+from inference.frontend.transcript import doubtful_transcript
 from inference.types import FloatAudio, Reference, RequestError, Voice
 
 MAX_SOURCE_SECONDS = 240.0  # with its prompt under the 300 s of the flow model's fixed noise (SPEC 5.5)
@@ -65,6 +66,8 @@ class VoicePreparer:
         keeps mel frames and tokens even where their lengths do not match, as the original does for the target
         voice of voice conversion.
 
+        A transcript that is far too long or short for the clip is kept (warning "transcript_doubtful").
+
         Raises RequestError as `decode_audio` and `prepare_clip` do.
         """
         transcript = reference.transcript.strip()
@@ -76,7 +79,7 @@ class VoicePreparer:
             voice = replace(self._voice(clip, untrimmed), content_hash=content_hash)
             self._remember(key, voice)
         dropped = voice.report is not None and "transcript_dropped" in voice.report.warnings
-        return replace(voice, transcript="" if dropped else reference.transcript)
+        return _with_doubt(replace(voice, transcript="" if dropped else reference.transcript), exact)
 
     def source_tokens(self, reference: Reference, exact: bool = False) -> npt.NDArray[np.int32]:
         """Speech tokens (N,) of a recording whose voice is to be converted, 25 a second, nothing trimmed.
@@ -124,6 +127,17 @@ class VoicePreparer:
 
 def _as_clip(prepared: PreparedClip) -> Clip:
     return Clip(prepared.samples, prepared.sample_rate)
+
+
+def _with_doubt(voice: Voice, exact: bool) -> Voice:
+    report = voice.report
+    if (
+        exact
+        or report is None
+        or not doubtful_transcript(voice.transcript, report.used_end - report.used_start)
+    ):
+        return voice
+    return replace(voice, report=replace(report, warnings=(*report.warnings, "transcript_doubtful")))
 
 
 def _content_hash(audio: Path | bytes) -> str:

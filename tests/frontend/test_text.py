@@ -15,7 +15,7 @@ from inference.frontend import original_text
 from inference.frontend.original_text import original_prompt, original_segments
 from inference.frontend.text import MIN_SEGMENT_TOKENS, Segment, normalise_prompt, prepare_text
 from inference.types import MAX_TEXT_CHARACTERS, RequestError
-from tests.frontend.text_support import full_tokenizer, nano_tokenizer, recorded_texts
+from tests.frontend.text_support import every_recorded_text, full_tokenizer, nano_tokenizer, recorded_texts
 
 pytestmark = pytest.mark.unit
 RECORDED_WETEXT = "0.1.0"  # its grammars made the recorded cases; later ones read some numbers differently
@@ -33,7 +33,7 @@ def refusal(text: str, **options: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------ exact
 @pytest.mark.golden
-@pytest.mark.parametrize("number", range(73))
+@every_recorded_text()
 def test_recorded_plain(number: int) -> None:
     case = recorded_texts()[number]
     text, tokenizer = case["input"], full_tokenizer()
@@ -42,7 +42,7 @@ def test_recorded_plain(number: int) -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("number", range(73))
+@every_recorded_text()
 def test_recorded_wetext(number: int) -> None:
     pytest.importorskip("wetext")
     case = recorded_texts()[number]
@@ -110,7 +110,8 @@ def test_nothing_to_speak(text: str) -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_other_refusals(exact: bool) -> None:
     assert refusal("", exact=exact) == "empty_text"
-    assert refusal(" \n\t\u3000", exact=exact) == "empty_text"
+    for blank in (" \n\t\u3000", "\u200b", "\ufeff \u2060"):
+        assert refusal(blank, exact=exact) == "empty_text"
     assert refusal("好" * (MAX_TEXT_CHARACTERS + 1), exact=exact) == "text_too_long"
     assert refusal("hello", exact=exact, language="klingon") == "unknown_language"
     assert prepare_text("好" * MAX_TEXT_CHARACTERS, nano_tokenizer(), exact=exact)

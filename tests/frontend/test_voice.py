@@ -139,6 +139,16 @@ def test_a_missing_path_is_an_error(preparer: VoicePreparer, tmp_path: Path) -> 
     assert caught.value.code == "audio_missing"
 
 
+@pytest.mark.unit
+def test_words_that_cannot_be_the_clips_are_kept_with_a_warning(preparer: VoicePreparer) -> None:
+    clip = wav_bytes(speech(5.0, 16000), 16000)
+    wrong = preparer.prepare(Reference(clip, "Hi."))
+    assert wrong.report is not None and "transcript_doubtful" in wrong.report.warnings
+    assert wrong.transcript == "Hi."
+    right = preparer.prepare(Reference(clip, "This could well be what somebody says in it."))
+    assert right.report is not None and "transcript_doubtful" not in right.report.warnings
+
+
 # --------------------------------------------------------------------------------------------- cache
 @pytest.mark.unit
 def test_the_same_bytes_are_prepared_once(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inference.frontend.tokenizer import TextTokenizer
-from tests.golden_data import ROOT, reference_folder, require_golden
+from tests.golden_data import ROOT, golden_folder, reference_folder, require_golden
 
 NANO = ROOT / "assets/nano/CosyVoice-BlankEN"
 
@@ -35,8 +36,24 @@ def _full(folder: str) -> TextTokenizer:
 
 def recorded_texts() -> list[dict[str, Any]]:
     """Every case of text_cases.json; skips without golden data."""
-    path = require_golden() / "text_cases.json"
+    cases = _cases(require_golden())
+    if not cases:
+        pytest.skip(f"no text_cases.json in {golden_folder()}")
+    return cases
+
+
+def every_recorded_text() -> pytest.MarkDecorator:
+    """Run a test with the `number` of every case found; one skipped instance where there is none."""
+    numbers: list[Any] = list(range(len(_cases(golden_folder()))))
+    reason = f"no text_cases.json in {golden_folder()}"
+    return pytest.mark.parametrize(
+        "number", numbers or [pytest.param(0, marks=pytest.mark.skip(reason=reason))]
+    )
+
+
+def _cases(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "text_cases.json"
     if not path.is_file():
-        pytest.skip(f"no file {path}")
+        return []
     cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
     return cases

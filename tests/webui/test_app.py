@@ -24,10 +24,11 @@ def test_defaults() -> None:
 
 
 def test_flags() -> None:
-    line = "--server-name 0.0.0.0 --server-port 8000 --model-dir m --device cpu --output-dir o --share"
+    line = "--server-name 0.0.0.0 --server-port 8000 --model-dir m --device cpu --output-dir o --lexicon l --share"
     args = app.build_parser().parse_args(line.split())
     assert (args.server_name, args.server_port, args.model_dir) == ("0.0.0.0", 8000, Path("m"))
     assert (args.device, args.share, args.output_dir) == ("cpu", True, Path("o"))
+    assert args.lexicon == Path("l")
 
 
 @pytest.mark.parametrize("flag", ["--sever-port=1", "--server=x", "--model=m", "--shar", "stray"])

@@ -80,7 +80,7 @@ def test_every_warning_of_a_reference_report_is_told() -> None:
     function = next(node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == "_warnings")
     table = next(node for node in ast.walk(function) if isinstance(node, ast.Dict))
     codes = {key.value for key in table.keys if isinstance(key, ast.Constant)}
-    assert codes == set(WARNINGS)
+    assert codes | {"transcript_doubtful"} == set(WARNINGS)  # that one depends on the text, not on the clip
 
 
 def test_warnings_make_one_sentence() -> None:

@@ -24,6 +24,8 @@ ERRORS_ZH: dict[str, str] = {
     "file_not_found": "找不到 {file}。",
     "unknown_precision": "不认识精度 {precision!r}。",
     "unknown_device": "这台机器用不了设备 {device!r}；请改用 cpu 或 auto。",
+    "lexicon_unreadable": "读不了词典文件 {file}；它必须存在，并且是 UTF-8 文本。",
+    "lexicon_bad_line": "词典 {file} 的第 {line} 行不是“词 = 读法”的形式。",
     "unknown_hub": "不认识这个下载站点；可选：{known}。",
     # The reference clip.
     "reference_missing": "请先上传或录制一段参考音频，三到十秒即可。",
@@ -76,11 +78,14 @@ ERRORS_ZH: dict[str, str] = {
     "incomplete_weight_norm": "声码器权重里 {layer} 只有一半，文件已损坏；请重新下载。",
     "onnx_missing": "缺少 {file}；请重新下载模型。",
     "onnx_unreadable": "{file} 无法读取，可能没有下载完整或属于别的模型；请重新下载。",
+    "checkpoint_vocabulary": "{file} 有 {tokens} 个文字单元，而语言模型只有 {rows} 个，属于不同的模型；请重新下载。",
     "tokenizer_missing": "缺少分词器文件 {file}；请重新下载模型。",
     "tokenizer_unreadable": "分词器文件已损坏；请重新下载模型。",
     # The download.
-    "download_offline": "设置了 HF_HUB_OFFLINE，而 {folder} 还不完整；请取消该设置，或自行把文件复制进去。",
-    "download_disk_full": "磁盘空间不足，放不下模型；请腾出空间，或用 --to 换一个文件夹。",
+    "download_offline": "设置了 {variable}，而 {folder} 还不完整；请取消该设置，或自行把文件复制进去。",
+    "download_disk_full": "磁盘只剩 {free_gb:.1f} GB，下载需要 {needed_gb:.1f} GB；请腾出空间，或用 --to 换文件夹。",
     "download_not_writable": "无法写入 {folder}；请用 --to 换一个文件夹。",
+    "download_busy": "另一个程序正在向 {folder} 下载模型。",
+    "download_no_hub": "连不上任何下载站点（{reasons}）。",
     "download_failed": "{file} 下载失败；请再运行一次下载命令，会从中断处继续。",
 }

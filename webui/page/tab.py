@@ -23,6 +23,7 @@ from inference.types import (
     SynthesisRequest,
 )
 from webui.page.texts import explain, say, warn
+from webui.page.video import sound_of_video, video_button
 from webui.studio import Studio, Take
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class SynthesisTab:
             elem_id=self._name("reference"),
         )
         self._keep(self._reference, label="reference")
+        self._video = video_button(self._name("video"))
+        self._keep(self._video, label="from_video")
         field = "instruction" if self._mode is Mode.INSTRUCT else "transcript"
         # The cross-lingual tab has no such field; a hidden one keeps the handlers alike.
         self._extra = gr.Textbox(
@@ -140,6 +143,12 @@ class SynthesisTab:
     def _connect(self, language: gr.Radio) -> None:
         self._dice.click(
             lambda: random.randint(0, SEED_LIMIT), outputs=self._seed, queue=False, api_visibility="private"
+        )
+        self._video.upload(
+            sound_of_video,
+            [self._video, language],
+            [self._reference, self._status],
+            api_visibility="private",
         )
         gr.on(
             [self._generate.click, self._text.submit],

@@ -34,6 +34,7 @@ TEXTS: dict[str, dict[str, str]] = {
     "text": {"zh": "要合成的文字", "en": "Text to speak"},
     "text_hint": {"zh": "在这里输入文字……", "en": "Type what the voice should say…"},
     "reference": {"zh": "参考音频（3–10 秒）", "en": "Reference clip (3–10 s)"},
+    "from_video": {"zh": "从视频文件取声音", "en": "Take the sound of a video file"},
     "transcript": {"zh": "参考音频的文字（可留空）", "en": "What the clip says (may be empty)"},
     "transcript_hint": {
         "zh": "参考音频里逐字说了什么",
@@ -50,9 +51,9 @@ TEXTS: dict[str, dict[str, str]] = {
     "result": {"zh": "结果", "en": "Result"},
     "download": {"zh": "下载", "en": "Download"},
     "notice_bundled": {
-        "zh": "当前使用自带的小模型，音质有限；完整音质请先运行 `python -m inference download`。",
+        "zh": "当前使用自带的小模型，音质有限；完整音质请先运行 `./run.sh download`。",
         "en": "This is the small bundled model, whose voices are rough; for the full quality run "
-        "`python -m inference download` first.",
+        "`./run.sh download` first.",
     },
     "working": {"zh": "正在合成……", "en": "Working…"},
     "facts": {
@@ -74,6 +75,10 @@ WARNINGS: dict[str, dict[str, str]] = {
     "transcript_dropped": {
         "zh": "因此没有使用参考文字",
         "en": "its transcript was left out, as it no longer matches",
+    },
+    "transcript_doubtful": {
+        "zh": "参考文字的长度和录音不符，请核对它是不是录音里逐字说的话",
+        "en": "the transcript does not fit the clip's length; check that it is what the clip says",
     },
     "long": {"zh": "参考音频偏长，3–10 秒效果最好", "en": "the clip is long; 3–10 s work best"},
     "short": {

@@ -1,0 +1,70 @@
+"""A reference clip out of a video, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.browser.conftest import why_not
+from tests.browser.visitor import USABLE_MS, Visitor
+from tests.make_clips import speech
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+Visit = Callable[..., Visitor]
+RATE = 44100
+
+
+def write_video(path: Path, seconds: float = 5.0) -> None:
+    """A small picture and speech-like sound in the container that the ending names."""
+    av = pytest.importorskip("av")
+    pcm = (speech(seconds, RATE) * 32767).astype(np.int16)
+    picture, sound = ("mpeg4", "aac") if path.suffix == ".mp4" else ("libvpx", "libopus")
+    rate = RATE if sound == "aac" else 48000
+    with av.open(str(path), "w") as output:
+        video = output.add_stream(picture, rate=5)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = output.add_stream(sound, rate=rate, layout="mono")
+        for number in range(int(5 * seconds)):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 40, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, 5)
+            output.mux(video.encode(frame))
+        output.mux(video.encode(None))
+        for start in range(0, len(pcm), 4096):
+            block = av.AudioFrame.from_ndarray(pcm[None, start : start + 4096], format="s16", layout="mono")
+            block.sample_rate, block.pts = rate, start
+            output.mux(audio.encode(block))
+        output.mux(audio.encode(None))
+
+
+@pytest.mark.parametrize("ending", ["mp4", "webm"])
+def test_a_video_becomes_the_reference(visit: Visit, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"phone.{ending}"
+    write_video(path)
+    visitor = visit()
+    visitor.fill("cross_lingual", "Good morning, how are you?")
+    with visitor.page.expect_file_chooser() as chooser:
+        visitor.page.locator("#cross_lingual-video").click()
+    chooser.value.set_files(path)
+    visitor.page.locator("#cross_lingual-reference").get_by_role("button", name="Clear").first.wait_for(
+        timeout=USABLE_MS
+    )
+    visitor.generate("cross_lingual")
+    visitor.wait_for_facts("cross_lingual")
+    assert visitor.download("cross_lingual").rate == 24000
+    assert visitor.problems == []
+
+
+def test_a_video_without_sound_is_told_in_a_sentence(visit: Visit, tmp_path: Path) -> None:
+    path = tmp_path / "broken.mp4"
+    path.write_bytes(b"no film at all" * 100)
+    visitor = visit()
+    visitor.fill("cross_lingual", "Good morning.")
+    with visitor.page.expect_file_chooser() as chooser:
+        visitor.page.locator("#cross_lingual-video").click()
+    chooser.value.set_files(path)
+    assert visitor.wait_for_refusal("cross_lingual", "not audio").startswith("⚠️")
+    assert visitor.problems == []

@@ -1,0 +1,47 @@
+"""A button that takes the reference clip out of a video: Gradio's audio box turns video files away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import numpy as np
+
+from inference.frontend.audio import decode_audio
+from inference.types import SynthesisError
+from webui.page.texts import explain, say
+
+# By kind for phones, by ending for systems that know no kind of a file; some hold sound only.
+FILE_TYPES = [
+    "video",
+    ".mp4",
+    ".m4v",
+    ".mov",
+    ".webm",
+    ".mkv",
+    ".avi",
+    ".3gp",
+    ".ts",
+    ".wmv",
+    ".aif",
+    ".amr",
+    ".caf",
+]
+
+
+def video_button(elem_id: str) -> gr.UploadButton:
+    """The button; connect its `upload` to `sound_of_video`."""
+    return gr.UploadButton(
+        say("from_video", "zh"), file_types=FILE_TYPES, type="filepath", size="sm", elem_id=elem_id
+    )
+
+
+def sound_of_video(path: str | None, language: str) -> tuple[Any, str]:
+    """(value of the audio box, status line): its sound as 16-bit mono, or a sentence about what is wrong."""
+    try:
+        clip = decode_audio(Path(path or ""))
+    except SynthesisError as error:
+        return gr.skip(), f"⚠️ {explain(error, language)}"
+    pcm = (np.clip(clip.samples, -1.0, 1.0) * 32767).astype(np.int16)
+    return gr.update(value=(clip.sample_rate, pcm)), ""
