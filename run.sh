@@ -16,6 +16,7 @@ usage() {
     cat <<'TEXT'
 ./run.sh [flags]              start the studio on http://127.0.0.1:7860
                               flags: --server-name --server-port --model-dir --device --output-dir --share
+                              --precision --max-workers --concurrency-count --queue-size --low-memory
 ./run.sh synthesize|check|download …
                               the command line; `./run.sh synthesize --help` tells more
 ./run.sh test [pytest flags]  run the tests

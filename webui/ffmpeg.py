@@ -1,4 +1,4 @@
-"""Makes an `ffmpeg` program findable: Gradio's audio streams need one by that name on the PATH."""
+"""Gradio's audio streams need a program `ffmpeg` on the PATH, and, on a busy machine, patience with it."""
 
 from __future__ import annotations
 
@@ -29,4 +29,20 @@ def ensure_ffmpeg() -> bool:
     folder = Path(tempfile.mkdtemp(prefix="cosyvoice-ffmpeg-"))
     (folder / "ffmpeg").symlink_to(program)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return True
+
+
+def be_patient_with_encoder(seconds: float = 3.0) -> bool:
+    """Let Gradio wait longer for a stream's encoder to come up; it returns as soon as that has.
+
+    After its 0.1 s it sends the player off to an empty playlist, which is an error there and costs the early first
+    sound; while the workers use all cores, starting a process takes longer. False if this Gradio has no such setting.
+    """
+    try:
+        from gradio import audio_stream_encoder
+    except ImportError:
+        return False
+    if not hasattr(audio_stream_encoder, "STARTUP_WAIT"):
+        return False
+    audio_stream_encoder.STARTUP_WAIT = seconds
     return True

@@ -41,7 +41,7 @@ def prepare_text(
 
     Raises RequestError: empty_text, text_too_long, nothing_to_speak, unknown_language.
     """
-    _check(text, language)
+    check_text(text, language)
     if exact:
         segments = _exact(text, tokenizer, language, _plain)
     else:
@@ -72,7 +72,8 @@ def normalise_prompt(text: str, *, language: str = "auto", exact: bool = False, 
     return closed(spoken(cleaned, chosen), chosen)
 
 
-def _check(text: str, language: str) -> None:
+def check_text(text: str, language: str) -> None:
+    """Judge a text at first sight. Raises RequestError: empty_text, text_too_long, unknown_language."""
     if language not in LANGUAGES:
         names = ", ".join(LANGUAGES)
         raise RequestError(

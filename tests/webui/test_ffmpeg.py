@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from webui.ffmpeg import ensure_ffmpeg
+from webui.ffmpeg import be_patient_with_encoder, ensure_ffmpeg
 
 pytestmark = pytest.mark.unit
 
@@ -46,3 +46,17 @@ def test_without_any_the_page_can_do_without(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not ensure_ffmpeg()
     assert len(caplog.records) == 1
+
+
+def test_gradio_is_made_to_wait_for_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = pytest.importorskip("gradio.audio_stream_encoder")
+    monkeypatch.setattr(encoder, "STARTUP_WAIT", encoder.STARTUP_WAIT)
+    assert be_patient_with_encoder(4.5)
+    assert encoder.STARTUP_WAIT == 4.5
+
+
+def test_a_gradio_without_that_setting_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = pytest.importorskip("gradio.audio_stream_encoder")
+    monkeypatch.delattr(encoder, "STARTUP_WAIT")
+    assert not be_patient_with_encoder()
+    assert not hasattr(encoder, "STARTUP_WAIT")
