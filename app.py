@@ -16,6 +16,12 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a whole number from 1 to 65535")
 
 
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) < 100_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of things; give 0 or more")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The flags of `./run.sh` and `python app.py`."""
     parser = argparse.ArgumentParser(
@@ -33,7 +39,38 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder with a CosyVoice2 model; without it the public one is fetched (3.1 GB) if a hub can be reached, "
         "else the small bundled one is taken, as with --model-dir assets/nano",
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto (all GPUs, or the CPU), cpu, cuda, cuda:N, or several: cuda:0,cuda:2",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("auto", "fp32", "fp16", "bf16"),
+        default="auto",
+        help="of the language model and the flow model; auto is half precision on a GPU where it is sound there",
+    )
+    parser.add_argument(
+        "--max-workers",
+        type=_count,
+        default=0,
+        help="worker processes, each with the whole model; 0: one a GPU, one on the CPU",
+    )
+    parser.add_argument(
+        "--concurrency-count",
+        type=_count,
+        default=0,
+        help="requests that one worker serves at once; 0: as many as fit its device",
+    )
+    parser.add_argument(
+        "--queue-size",
+        type=_count,
+        default=32,
+        help="requests that may wait for a free place; the next one is told that the studio is busy",
+    )
+    parser.add_argument(
+        "--low-memory", action="store_true", help="small caches and batches, for GPUs of 6 GB"
+    )
     parser.add_argument(
         "--output-dir", type=Path, default=Path("outputs"), help="where finished sound is kept"
     )
@@ -64,6 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server_port=args.server_port,
             model_dir=args.model_dir,
             device=args.device,
+            precision=args.precision,
+            max_workers=args.max_workers,
+            concurrency=args.concurrency_count,
+            queue_size=args.queue_size,
+            low_memory=args.low_memory,
             output_dir=args.output_dir,
             share=args.share,
             lexicon=args.lexicon,

@@ -16,6 +16,7 @@ usage() {
     cat <<'TEXT'
 ./run.sh [flags]              start the studio on http://127.0.0.1:7860
                               flags: --server-name --server-port --model-dir --device --output-dir --lexicon --share
+                              --precision --max-workers --concurrency-count --queue-size --low-memory
                               Without --model-dir the public model is fetched (3.1 GB) if a hub can be reached, else the
                               small bundled one is taken; --model-dir assets/nano takes the small one at once.
 ./run.sh synthesize|check|download …

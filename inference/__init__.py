@@ -5,6 +5,7 @@ from inference import CosyVoice, Mode, Reference, SynthesisRequest
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from inference.types import (
@@ -21,6 +22,8 @@ from inference.types import (
 
 if TYPE_CHECKING:
     from inference.engine import CosyVoice
+    from inference.pool import WorkerPool
+    from inference.settings import PoolSettings
 
 __all__ = [
     "AudioChunk",
@@ -28,18 +31,24 @@ __all__ = [
     "CosyVoice",
     "EngineError",
     "Mode",
+    "PoolSettings",
     "Reference",
     "RequestError",
     "SynthesisError",
     "SynthesisRequest",
     "Voice",
+    "WorkerPool",
 ]
+
+# Loaded on demand: checking a request or reading `--help` should not take torch's seconds.
+_ON_DEMAND = {
+    "CosyVoice": "inference.engine",
+    "PoolSettings": "inference.settings",
+    "WorkerPool": "inference.pool",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on demand: checking a request or reading `--help` should not take torch's seconds.
-    if name == "CosyVoice":
-        from inference.engine import CosyVoice
-
-        return CosyVoice
+    if name in _ON_DEMAND:
+        return getattr(import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

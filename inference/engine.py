@@ -6,55 +6,25 @@ import copy
 import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
 
-from inference.checkpoint import load_folder
 from inference.frontend.lexicon import read_lexicon
-from inference.frontend.prompt import (
-    ModelInput,
-    clone_input,
-    convert_input,
-    cross_lingual_input,
-    instruct_input,
-    preset_input,
-)
-from inference.frontend.text import prepare_text
-from inference.frontend.tokenizer import TextTokenizer
-from inference.frontend.voice import VoicePreparer
+from inference.frontend.prompt import ModelInput
+from inference.frontend.requests import SegmentInput
+from inference.loading import load_models
 from inference.runtime.clock import Clock
 from inference.runtime.feed import SpeechPrompt
 from inference.runtime.generate import SpeechTokenGenerator
-from inference.runtime.precision import choose_device, choose_dtype, with_precision
 from inference.runtime.schedule import ChunkSchedule
-from inference.runtime.self_test import probe_flow, probe_language_model
 from inference.runtime.token_to_wave import SegmentSound, TokenToWave
 from inference.runtime.uniforms import derive_seed
-from inference.types import (
-    AudioChunk,
-    EngineError,
-    Int16Audio,
-    Mode,
-    Reference,
-    RequestError,
-    SynthesisRequest,
-    Voice,
-)
-from inference.validate import reference_missing, source_missing, validate
+from inference.types import AudioChunk, EngineError, Int16Audio, Reference, SynthesisRequest, Voice
+from inference.validate import validate
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SegmentInput:
-    """One segment, ready for the models. `tokens` are given in voice conversion, else to be drawn."""
-
-    text: str
-    model_input: ModelInput
-    tokens: list[int] | None = None
 
 
 class CosyVoice:
@@ -78,31 +48,24 @@ class CosyVoice:
         threads: int = 1,
         lexicon: str | Path | None = None,
     ) -> None:
-        self._lexicon = None if lexicon is None else read_lexicon(Path(lexicon))
-        self.device = choose_device(device)
-        dtype = choose_dtype(precision, self.device)
-        folder = load_folder(Path(model_dir), device=str(self.device))
-        self.config = folder.config
-        self.sample_rate = folder.config.sample_rate
-        self._presets = folder.presets
-        self._tokenizer = TextTokenizer(folder.text_tokenizer)
-        self._voices = VoicePreparer(
-            folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(self.device)
-        )
-        self._language_model = with_precision(
-            folder.language_model, dtype, probe_language_model, "language model"
-        )
-        flow = with_precision(folder.flow, dtype, probe_flow, "flow model")
-        self._to_wave = TokenToWave(flow, folder.vocoder)
+        words = None if lexicon is None else read_lexicon(Path(lexicon))
+        models = load_models(model_dir, device, precision, threads, words)
+        self.device = models.device
+        self.config = models.config
+        self.sample_rate = models.config.sample_rate
+        self._presets = models.presets
+        self._front_end = models.front_end
+        self._language_model = models.language_model
+        self._to_wave = TokenToWave(models.flow, models.vocoder)
 
     @property
     def presets(self) -> list[str]:
         """Names of the preset speakers in the model folder."""
-        return sorted(self._presets)
+        return self._front_end.presets
 
     def prepare_voice(self, reference: Reference, exact: bool = False) -> Voice:
         """A clip's `Voice`, to be used in many requests. Raises `RequestError` for an unusable clip."""
-        return self._voices.prepare(reference, exact)
+        return self._front_end.voices.prepare(reference, exact)
 
     def synthesize(self, request: SynthesisRequest) -> Generator[AudioChunk, None, None]:
         """Speak: chunks in order, the last one marked `final`. Closing the iterator stops the work.
@@ -117,56 +80,9 @@ class CosyVoice:
             segments = self.model_inputs(request)
         return self._speak(request, segments, clock)
 
-    # ------------------------------------------------------------------------------------------ front end
     def model_inputs(self, request: SynthesisRequest) -> list[SegmentInput]:
         """What the models get for each segment of a valid request; never empty. Raises `RequestError`."""
-        if request.mode == Mode.CONVERT:
-            if request.source is None:
-                raise source_missing()
-            voice = self._voice(request, untrimmed=request.exact)
-            tokens = self._voices.source_tokens(request.source, request.exact)
-            return [SegmentInput("", convert_input(tokens, voice), tokens.tolist())]
-        # The text first: it is quickly judged, a long clip is not.
-        texts = [
-            segment.text
-            for segment in prepare_text(
-                request.text,
-                self._tokenizer,
-                language=request.language,
-                exact=request.exact,
-                lexicon=self._lexicon,
-            )
-        ]
-        if request.mode == Mode.PRESET:
-            entry = self._preset(request.voice)
-            return [SegmentInput(text, preset_input(text, entry, self._tokenizer)) for text in texts]
-        voice = self._voice(request)
-        return [SegmentInput(text, self._with_voice(request, text, voice)) for text in texts]
-
-    def _preset(self, name: object) -> dict[str, torch.Tensor]:
-        if isinstance(name, str) and name in self._presets:
-            return self._presets[name]
-        known = ", ".join(self.presets) or "none"
-        raise RequestError(
-            "preset_unknown",
-            f"There is no preset speaker {name!r}; this model has: {known}.",
-            name=str(name),
-            known=known,
-        )
-
-    def _voice(self, request: SynthesisRequest, untrimmed: bool = False) -> Voice:
-        if isinstance(request.voice, Voice):
-            return request.voice
-        if not isinstance(request.voice, Reference):
-            raise reference_missing()
-        return self._voices.prepare(request.voice, request.exact, untrimmed)
-
-    def _with_voice(self, request: SynthesisRequest, text: str, voice: Voice) -> ModelInput:
-        if request.mode == Mode.INSTRUCT:
-            return instruct_input(text, request.instruction, voice, self._tokenizer, exact=request.exact)
-        if request.mode == Mode.CLONE:
-            return clone_input(text, voice, self._tokenizer, exact=request.exact)
-        return cross_lingual_input(text, voice, self._tokenizer)
+        return self._front_end.segments(request)
 
     # ------------------------------------------------------------------------------------------- segments
     def _speak(
@@ -199,7 +115,7 @@ class CosyVoice:
             source = self._draw(segment.model_input, seed, request.exact)
         else:
             source = _all(segment.tokens)
-        with closing(source):
+        with closing(source), closing(sound):
             tokens = clock.pass_on(source)
             if request.stream:
                 prompt_length = len(segment.model_input.flow_prompt_tokens)

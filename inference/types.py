@@ -127,7 +127,11 @@ class SynthesisRequest:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds spent on one request so far."""
+    """Seconds spent on one request so far.
+
+    In a pool the stages of one request overlap (the next segment is drawn while this one becomes sound), and
+    `language_model` is the time during which tokens were drawn, shared with others; so the stages need not add up.
+    """
 
     front_end: float = 0.0
     language_model: float = 0.0
@@ -135,6 +139,13 @@ class Timings:
     vocoder: float = 0.0
     first_audio: float = 0.0  # from the call to the first chunk
     total: float = 0.0
+    queue: float = 0.0  # waiting for a place, a thread and a slot, before the first token
+    first_token: float = 0.0  # from the call to the first speech token
+
+    @property
+    def synthesis(self) -> float:
+        """Tokens to sound: flow and vocoder."""
+        return self.flow + self.vocoder
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable
 
 from inference.frontend.clean import without_control_tokens
 from inference.frontend.text import check_text
@@ -48,6 +49,17 @@ def reference_missing() -> RequestError:
     """What a request without a clip gets."""
     return RequestError(
         "reference_missing", "Upload or record a clip of the voice first: three to ten seconds are enough."
+    )
+
+
+def preset_unknown(name: object, presets: Iterable[str]) -> RequestError:
+    """What a request for a speaker gets that the model folder does not have."""
+    known = ", ".join(sorted(presets)) or "none"
+    return RequestError(
+        "preset_unknown",
+        f"There is no preset speaker {name!r}; this model has: {known}.",
+        name=str(name),
+        known=known,
     )
 
 

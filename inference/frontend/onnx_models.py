@@ -54,9 +54,10 @@ def _open_session(path: Path, threads: int, device: str, inputs: int) -> Inferen
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    providers = ["CPUExecutionProvider"]
+    providers: list[str | tuple[str, dict[str, int]]] = ["CPUExecutionProvider"]
     if device.startswith("cuda") and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        providers.insert(0, "CUDAExecutionProvider")
+        number = int(device.partition(":")[2] or 0)
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": number}))
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # the library's errors share no base class

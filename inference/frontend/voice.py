@@ -33,6 +33,8 @@ _TOKEN_SAMPLES = 640  # of 16 kHz sound
 _PIECE_SECONDS = (20.0, 28.0)  # a long source is parted at its quietest moment between these
 _SOURCE_SILENT_DB = -70.0
 
+_TURNS = 64  # locks shared out among the clips in work
+
 _Key = tuple[str, bool, bool, bool]
 
 
@@ -57,6 +59,7 @@ class VoicePreparer:
         self._cache: OrderedDict[_Key, Voice] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(_TURNS)]
 
     def prepare(self, reference: Reference, exact: bool = False, untrimmed: bool = False) -> Voice:
         """The voice of a clip.
@@ -75,11 +78,17 @@ class VoicePreparer:
         key = (content_hash, bool(transcript), exact, untrimmed)
         voice = self._cached(key)
         if voice is None:
-            clip = prepare_clip(decode_audio(reference.audio), bool(transcript), exact)
-            voice = replace(self._voice(clip, untrimmed), content_hash=content_hash)
-            self._remember(key, voice)
+            with self._turns[hash(key) % _TURNS]:  # of many requests with one new clip only the first works
+                voice = self._cached(key) or self._prepared(reference, key)
         dropped = voice.report is not None and "transcript_dropped" in voice.report.warnings
         return _with_doubt(replace(voice, transcript="" if dropped else reference.transcript), exact)
+
+    def _prepared(self, reference: Reference, key: _Key) -> Voice:
+        content_hash, has_transcript, exact, untrimmed = key
+        clip = prepare_clip(decode_audio(reference.audio), has_transcript, exact)
+        voice = replace(self._voice(clip, untrimmed), content_hash=content_hash)
+        self._remember(key, voice)
+        return voice
 
     def source_tokens(self, reference: Reference, exact: bool = False) -> npt.NDArray[np.int32]:
         """Speech tokens (N,) of a recording whose voice is to be converted, 25 a second, nothing trimmed.

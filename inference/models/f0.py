@@ -20,12 +20,12 @@ class F0Predictor(nn.Module):
         self.classifier = nn.Linear(channels, 1)
 
     def forward(self, mel: Tensor, mask: Tensor | None = None) -> Tensor:
-        """mel (B, mel_bins, T), mask (B, 1, T) of zeros and ones or None → F0 (B, T) in Hz, 0 where masked."""
+        """mel (B, mel_bins, T), mask (B, 1, T) bool or None → F0 (B, T) in Hz, 0 where masked."""
         x = mel
         with torch.autocast(mel.device.type, enabled=False):
             for layer in self.condnet:
                 if mask is not None and isinstance(layer, nn.Conv1d):
-                    x = x * mask
+                    x = torch.where(mask, x, 0.0)
                 x = layer(x)
             f0: Tensor = self.classifier(x.transpose(1, 2)).squeeze(-1).abs()
-        return f0 if mask is None else f0 * mask[:, 0]
+        return f0 if mask is None else torch.where(mask[:, 0], f0, 0.0)

@@ -102,7 +102,7 @@ class RelativeAttention(nn.Module):
         self.pos_bias_u = nn.Parameter(torch.zeros(heads, self.head_dim))
         self.pos_bias_v = nn.Parameter(torch.zeros(heads, self.head_dim))
 
-    def _split(self, x: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, heads, T, head_dim)."""
         output: Tensor = x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         return output
@@ -111,32 +111,39 @@ class RelativeAttention(nn.Module):
         """x (B, T, D), positions (2T-1, D) from `relative_positions` → (B, T, D)."""
         size = x.shape[1]
         query, key, value = (
-            self._split(self.linear_q(x)),
-            self._split(self.linear_k(x)),
-            self._split(self.linear_v(x)),
+            self.split_heads(self.linear_q(x)),
+            self.split_heads(self.linear_k(x)),
+            self.split_heads(self.linear_v(x)),
         )
-        table = self._split(self.linear_pos(positions.to(x.dtype))[None])
+        table = self.split_heads(self.linear_pos(positions.to(x.dtype))[None])
         outputs = []
         for start in range(0, size, QUERY_BLOCK):
             end = min(start + QUERY_BLOCK, size)
             keys = seen.keys_for(end)
             block = query[:, :, start:end]
-            bias = self._position_scores(block, table[:, :, size - end : size - 1 - start + keys], keys)
+            rows = table[:, :, size - end : size - 1 - start + keys]
             mask = seen.mask(start, end, x.device)
-            # The view's rows begin anywhere, and CUDA's attention reads a half-precision bias 16 bytes at a time.
-            bias = bias.contiguous() if mask is None else bias.masked_fill(~mask, float("-inf"))
-            content = block + self.pos_bias_u[:, None]
-            outputs.append(
-                F.scaled_dot_product_attention(content, key[:, :, :keys], value[:, :, :keys], attn_mask=bias)
-            )
+            outputs.append(self.attend(block, key[:, :, :keys], value[:, :, :keys], rows, mask))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
         output: Tensor = self.linear_out(joined.transpose(1, 2).flatten(2))
         return output
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, mask: Tensor | None) -> Tensor:
+        """query (B, H, n, d), key and value (B, H, K, d), mask (True = visible) → (B, H, n, d).
+
+        table (1 or B, H, n + K - 1, d) holds W r(i - j) from the last query and first key to the first query and
+        last key.
+        """
+        bias = self._position_scores(query, table, key.shape[2])
+        # The view's rows begin anywhere, and CUDA's attention reads a half-precision bias 16 bytes at a time.
+        bias = bias.contiguous() if mask is None else bias.masked_fill(~mask, float("-inf"))
+        content = query + self.pos_bias_u[:, None]
+        return F.scaled_dot_product_attention(content, key, value, attn_mask=bias)
+
     def _position_scores(self, query: Tensor, table: Tensor, keys: int) -> Tensor:
         """(q_i + v) · W r(i - j) / √head_dim for a block of queries (B, H, n, d) → (B, H, n, keys).
 
-        table (1, H, n + keys - 1, d) covers the block's i - j in falling order. Row r of the product
+        table (1 or B, H, n + keys - 1, d) covers the block's i - j in falling order. Row r of the product
         starts at column n - 1 - r; reading the flattened product with rows one shorter undoes that shift as a view.
         """
         rows = query.shape[2]

@@ -55,3 +55,28 @@ def visibility(size: int, lengths: Tensor | None, chunk: int | None) -> Visibili
     """The `Visibility` of a batch of `size` positions; `lengths` (B,) is None when no item is padded."""
     valid = None if lengths is None else valid_positions(lengths.clamp_min(1), size)
     return Visibility(size, chunk, valid)
+
+
+@dataclass(frozen=True)
+class MixedVisibility(Visibility):
+    """A padded batch whose items differ in their masks: query i of item b sees the first `limits[b, i]` ≥ 1 keys."""
+
+    limits: Tensor | None = None  # (B, length) int
+
+    def keys_for(self, end: int) -> int:
+        """All: some item may see everything."""
+        return self.length
+
+    def mask(self, start: int, end: int, device: torch.device) -> Tensor | None:
+        """As in `Visibility`: (B, 1, end - start, length)."""
+        if self.limits is None:
+            return super().mask(start, end, device)
+        keys = torch.arange(self.length, device=device)
+        return (keys < self.limits[:, start:end, None])[:, None]
+
+
+def mixed_visibility(size: int, lengths: Tensor, causal: Tensor, chunk: int) -> MixedVisibility:
+    """lengths (B,), causal (B,) bool: which items see chunk by chunk only."""
+    ends = (torch.arange(size, device=lengths.device) // chunk + 1) * chunk
+    everything = lengths.clamp_min(1)[:, None]
+    return MixedVisibility(size, limits=torch.where(causal[:, None], ends.minimum(everything), everything))

@@ -47,14 +47,21 @@ class HarmonicSource(nn.Module):
         taken modulo 1, so that the tenth minute is as clean as the first second.
         """
         cycles, slope = self._cycles(f0, excitation)
-        phase = self._spread(cycles, slope)
+        # Independent noise on each harmonic only ever reaches the mix as one normal value: draw that one.
+        noise = counter_normal(excitation.seeds, excitation.first_frame * self._hop, f0.shape[1] * self._hop)
+        return self.render(f0, cycles, slope[:, :-1], slope[:, 1:], noise), cycles
+
+    def render(self, f0: Tensor, cycles: Tensor, before: Tensor, after: Tensor, noise: Tensor) -> Tensor:
+        """f0 (B, T), phases at frame centres (B, T, harmonics), noise (B, hop*T) → source (B, 1, hop*T).
+
+        `before`, `after` (B, T, harmonics): cycles between a frame's centre and its neighbours' centres.
+        """
+        phase = self._spread(cycles, before, after)
         sines = torch.sin(phase * (2.0 * math.pi)) * self._amplitude
         voiced = self._per_sample(f0 > self._threshold)
         mixed = self.l_linear(sines * voiced[..., None]).squeeze(-1)
-        # Independent noise on each harmonic only ever reaches the mix as one normal value: draw that one.
-        noise = counter_normal(excitation.seeds, excitation.first_frame * self._hop, mixed.shape[1])
         mixed = mixed + self._noise_level(voiced) * self.l_linear.weight.norm() * noise
-        return torch.tanh(mixed)[:, None], cycles
+        return torch.tanh(mixed)[:, None]
 
     def exact(self, f0: Tensor, noise: Tensor) -> Tensor:
         """f0 (B, T), noise (B, hop*T, harmonics) standard normal → source (B, 1, hop*T), as the original computes it.
@@ -65,7 +72,7 @@ class HarmonicSource(nn.Module):
 
     def exact_sines(self, f0: Tensor, noise: Tensor) -> Tensor:
         """(B, hop*T, harmonics): the sines with their noise, before they are mixed."""
-        summed = torch.cumsum(self._frame_turns(f0), dim=1) * (2.0 * math.pi)
+        summed = torch.cumsum(self.frame_turns(f0), dim=1) * (2.0 * math.pi)
         phase = F.interpolate(
             summed.transpose(1, 2) * self._hop,
             scale_factor=float(self._hop),
@@ -76,14 +83,14 @@ class HarmonicSource(nn.Module):
         sines = torch.sin(phase.transpose(1, 2)) * self._amplitude
         return sines * voiced + self._noise_level(voiced) * noise
 
-    def _frame_turns(self, f0: Tensor) -> Tensor:
+    def frame_turns(self, f0: Tensor) -> Tensor:
         """(B, T, harmonics): cycles each harmonic makes in one sample, modulo 1."""
         harmonics = torch.arange(1, self.l_linear.in_features + 1, device=f0.device, dtype=f0.dtype)
         return torch.remainder(f0[:, :, None] * harmonics / self._rate, 1.0)
 
     def _cycles(self, f0: Tensor, excitation: Excitation) -> tuple[Tensor, Tensor]:
         """Phases modulo 1 at frame centres, and cycles from each centre to the one before (T + 1 of them)."""
-        steps = self._frame_turns(f0) * self._hop
+        steps = self.frame_turns(f0) * self._hop
         total = steps.double().cumsum(dim=1)
         if excitation.anchor is not None:
             frame, cycles = excitation.anchor
@@ -93,13 +100,13 @@ class HarmonicSource(nn.Module):
         slope = torch.cat((held if excitation.anchor is None else steps[:, :1], steps[:, 1:], after), dim=1)
         return torch.remainder(total, 1.0).to(f0.dtype), slope
 
-    def _spread(self, cycles: Tensor, slope: Tensor) -> Tensor:
-        """Straight lines between frame centres: (B, T, H), (B, T + 1, H) → (B, hop*T, H) cycles."""
+    def _spread(self, cycles: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Straight lines between frame centres: (B, T, H) each → (B, hop*T, H) cycles."""
         half = self._hop // 2
         time = (torch.arange(self._hop, device=cycles.device, dtype=cycles.dtype) + 0.5) / self._hop - 0.5
-        before = cycles[:, :, None] + slope[:, :-1, None] * time[:half, None]
-        behind = cycles[:, :, None] + slope[:, 1:, None] * time[half:, None]
-        return torch.cat((before, behind), dim=2).flatten(1, 2)
+        first = cycles[:, :, None] + before[:, :, None] * time[:half, None]
+        second = cycles[:, :, None] + after[:, :, None] * time[half:, None]
+        return torch.cat((first, second), dim=2).flatten(1, 2)
 
     def _per_sample(self, frames: Tensor) -> Tensor:
         return frames.float().repeat_interleave(self._hop, dim=1)

@@ -55,13 +55,13 @@ class ShortFourier(nn.Module):
         return (padded.unfold(1, self.n_fft, self.hop) @ self.analysis).transpose(1, 2)
 
     def invert(self, spectrum: Tensor, frame_mask: Tensor | None = None) -> Tensor:
-        """spectrum (B, 2 * bins, frames), frame_mask (B, 1, frames) or None → (B, (frames - 1) * hop) samples."""
+        """spectrum (B, 2 * bins, frames), frame_mask (B, 1, frames) bool or None → (B, (frames - 1) * hop) samples."""
         windowed = spectrum.transpose(1, 2) @ self.synthesis
         if frame_mask is None:
             energy = self.energy.expand(1, spectrum.shape[2], -1)
         else:
             keep = frame_mask.transpose(1, 2)
-            windowed, energy = windowed * keep, self.energy * keep
+            windowed, energy = torch.where(keep, windowed, 0.0), self.energy * keep
         return self._overlap(windowed) / self._overlap(energy).clamp_min(1e-11)
 
     def _overlap(self, frames: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ Parameter names are those of `hift.pt` once weight norm is folded (see `weight_n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,20 +26,31 @@ _MAX_MAGNITUDE = 100.0
 
 
 def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    return x if mask is None else x * mask
+    # Chosen, not multiplied: what is not finite must not reach a neighbour as 0 * NaN.
+    return x if mask is None else torch.where(mask, x, 0.0)
+
+
+def snake(x: Tensor, alpha: Tensor, mask: Tensor | None) -> Tensor:
+    """x + sin²(αx) / α, 0 where masked. x (B, C, T), alpha (C,), mask (B, 1, T) bool or None → like x.
+
+    With float32 α a half-precision x is only rounded at the end.
+    """
+    x = _masked(x, mask)
+    alpha = alpha[:, None]
+    return (x + torch.sin(x * alpha).square() / (alpha + 1e-9)).to(x.dtype)
 
 
 class Snake(nn.Module):
-    """x + sin²(αx) / α with one learnt α a channel."""
+    """`snake` with one learnt α a channel. `compute` may be replaced by a compiled version."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
+        self.compute: Callable[[Tensor, Tensor, Tensor | None], Tensor] = snake
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, C, T) → (B, C, T)."""
-        alpha = self.alpha[:, None]
-        return x + torch.sin(x * alpha).square() / (alpha + 1e-9)
+        return self.compute(x, self.alpha, mask)
 
 
 class ResBlock(nn.Module):
@@ -56,11 +69,11 @@ class ResBlock(nn.Module):
         self.activations2 = nn.ModuleList(Snake(channels) for _ in dilations)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x (B, C, T), mask (B, 1, T) or None → (B, C, T). Snake keeps 0 at 0, so masking before it is enough."""
+        """x (B, C, T), mask (B, 1, T) bool or None → (B, C, T). Snake keeps 0 at 0, so masking before it is enough."""
         layers = zip(self.convs1, self.convs2, self.activations1, self.activations2)
         for dilated, plain, first, second in layers:
-            y = dilated(first(_masked(x, mask)))
-            x = plain(second(_masked(y, mask))) + x
+            y = dilated(first(x, mask))
+            x = plain(second(y, mask)) + x
         return x
 
 
@@ -159,34 +172,52 @@ class Vocoder(nn.Module):
         samples = None if lengths is None else lengths * self.cfg.hop
         with torch.autocast(mel.device.type, enabled=False):
             excitation = self.fourier.transform(source[:, 0].float(), samples)
-        excitation = _masked(excitation, self._fourier_mask(lengths, excitation.shape[2]))
-        x, scale = self.conv_pre(_masked(mel, self._frame_mask(lengths, mel.shape[2]))), 1
+        masks: list[Tensor | None] = [self._frame_mask(lengths, mel.shape[2])]
+        scale = 1
+        for rate in self.cfg.upsample_rates[:-1]:
+            scale *= rate
+            masks.append(None if lengths is None else self._frame_mask(lengths * scale, mel.shape[2] * scale))
+        masks.append(self._fourier_mask(lengths, excitation.shape[2]))
+        return self.convolve(mel, excitation, masks, lambda x: F.pad(x, (1, 0), mode="reflect"))
+
+    def convolve(
+        self,
+        mel: Tensor,
+        excitation: Tensor,
+        masks: Sequence[Tensor | None],
+        lengthen: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """mel (B, 80, T), source spectrum (B, 18, 120*T + 1) → (B, 18, 120*T + 1) float32.
+
+        masks: bool, True inside an item, for the mel and behind each stage's upsampling (None: all is inside).
+        `lengthen` puts the mirrored sample before each item in the last stage: (B, C, 120*T) → (B, C, 120*T + 1).
+        """
+        excitation = _masked(excitation, masks[-1])
+        x = self.conv_pre(_masked(mel, masks[0]))
         last = len(self.ups) - 1
         for stage, up in enumerate(self.ups):
-            mask = None if lengths is None else self._frame_mask(lengths * scale, x.shape[2])
-            x = up(F.leaky_relu(_masked(x, mask), self.cfg.lrelu_slope))
-            scale *= self.cfg.upsample_rates[stage]
+            x = up(F.leaky_relu(_masked(x, masks[stage]), self.cfg.lrelu_slope))
             if stage == last:
-                x = F.pad(x, (1, 0), mode="reflect")
-                mask = self._fourier_mask(lengths, x.shape[2])
-            else:
-                mask = None if lengths is None else self._frame_mask(lengths * scale, x.shape[2])
-            x = self._stage(x, excitation, stage, mask)
+                x = lengthen(x)
+            x = self._stage(x, excitation, stage, masks[stage + 1])
         with torch.autocast(mel.device.type, enabled=False):  # log magnitudes need more than half precision
-            found: Tensor = self.conv_post(F.leaky_relu(_masked(x.float(), mask), _FINAL_SLOPE))
+            found: Tensor = self.conv_post(F.leaky_relu(_masked(x.float(), masks[-1]), _FINAL_SLOPE))
         return found
 
     def to_sound(self, spectrum: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(B, 18, 120*T + 1): log magnitudes, then what a sine turns into phases → sound (B, 480*T)."""
+        wave = self.invert(spectrum, self._fourier_mask(lengths, spectrum.shape[2]))
+        if lengths is None:
+            return wave
+        return wave * valid_positions(lengths * self.cfg.hop, wave.shape[1])
+
+    def invert(self, spectrum: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`to_sound` with a mask of the spectrum's frames (B, 1, 120*T + 1) bool; arbitrary outside the items."""
         with torch.autocast(spectrum.device.type, enabled=False):
             magnitude, phase = spectrum.float().chunk(2, dim=1)
             magnitude, phase = magnitude.exp().clamp_max(_MAX_MAGNITUDE), torch.sin(phase)
             full = torch.cat((magnitude * torch.cos(phase), magnitude * torch.sin(phase)), dim=1)
-            wave = self.fourier.invert(full, self._fourier_mask(lengths, full.shape[2]))
-            wave = wave.clamp(-self.cfg.audio_limit, self.cfg.audio_limit)
-            if lengths is None:
-                return wave
-            return wave * valid_positions(lengths * self.cfg.hop, wave.shape[1])
+            return self.fourier.invert(full, mask).clamp(-self.cfg.audio_limit, self.cfg.audio_limit)
 
     def _stage(self, x: Tensor, excitation: Tensor, stage: int, mask: Tensor | None) -> Tensor:
         """Add the source's part, then the mean of the stage's parallel blocks."""
@@ -199,7 +230,7 @@ class Vocoder(nn.Module):
         return total / count
 
     def _frame_mask(self, lengths: Tensor | None, size: int) -> Tensor | None:
-        return None if lengths is None else valid_positions(lengths, size)[:, None].float()
+        return None if lengths is None else valid_positions(lengths, size)[:, None]
 
     def _fourier_mask(self, lengths: Tensor | None, size: int) -> Tensor | None:
         if lengths is None:

@@ -36,6 +36,16 @@ class KvCache:
         self.lengths.index_fill_(0, rows, 0)
         self.data.index_fill_(2, rows, 0)
 
+    def clear(self, row: int, used: int) -> None:
+        """Empty one slot of which at most the first `used` positions were ever written; see `reset`."""
+        self.lengths[row : row + 1].fill_(0)
+        self.data[:, :, row, :, :used].zero_()
+
+    def move(self, source: int, target: int, used: int) -> None:
+        """Copy the first `used` positions and the length of slot `source` to the empty slot `target`."""
+        self.lengths[target : target + 1].copy_(self.lengths[source : source + 1])
+        self.data[:, :, target, :, :used].copy_(self.data[:, :, source, :, :used])
+
     def advance(self, counts: Tensor, rows: Tensor | None = None) -> None:
         """Add `counts` (B,) to the lengths of `rows` (B,), or of the first B rows."""
         if rows is None:

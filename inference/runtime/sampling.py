@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from inference.models.config import LanguageModelConfig, SamplingConfig
-from inference.runtime.uniforms import step_uniforms
+from inference.runtime.uniforms import keyed_uniforms, stream_keys
 
 NOT_FINITE = -1  # what `sample_step` gives for a row whose logits are not finite
-_NO_ID = -1  # an empty place of the history
+NO_ID = -1  # an empty place of the history
 _LOW_BITS = (1 << 32) - 1
 
 
@@ -28,12 +28,10 @@ def nucleus(probabilities: Tensor, cfg: SamplingConfig) -> tuple[Tensor, Tensor]
     keys = (probabilities.contiguous().view(torch.int32).long() << 32) | (_LOW_BITS - order)
     ids = _LOW_BITS - (keys.topk(count, dim=1).values & _LOW_BITS)
     values = probabilities.gather(1, ids)
-    kept = []
-    total = torch.zeros_like(values[:, 0])
-    for place in range(count):  # float32 additions one by one, as recorded: cumsum rounds differently
-        kept.append(total < cfg.top_p)
-        total = total + values[:, place]
-    return ids, values.double() * torch.stack(kept, dim=1)
+    before = [torch.zeros_like(values[:, 0])]
+    for place in range(count - 1):  # float32 additions one by one, as recorded: cumsum rounds differently
+        before.append(before[-1] + values[:, place])
+    return ids, values.double() * (torch.stack(before, dim=1) < cfg.top_p)
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -54,6 +52,8 @@ def repetition_aware(logp: Tensor, recent: Tensor, uniforms: Tensor, cfg: Sampli
     ids, weights = nucleus(torch.softmax(logp, dim=1), cfg)
     first = ids.gather(1, draw(weights, uniforms[:, 0])[:, None])
     repeated = (recent == first).sum(1) >= cfg.win_size * cfg.tau_r
+    if not repeated.is_cuda and not repeated.any():  # nothing to wait for on the CPU, and rare
+        return first[:, 0]
     others = torch.softmax(logp.scatter(1, first, -torch.inf), dim=1)
     return torch.where(repeated, draw(others.double(), uniforms[:, 1]), first[:, 0])
 
@@ -62,12 +62,12 @@ def repetition_aware(logp: Tensor, recent: Tensor, uniforms: Tensor, cfg: Sampli
 class SamplerState:
     """What sampling remembers of each row; all tensors (B,) int64 but `recent` (B, W)."""
 
-    seeds: Tensor
+    keys: Tensor  # `stream_keys` of the seeds
     steps: Tensor  # ids drawn so far
     min_len: Tensor
     max_len: Tensor
     recent: Tensor
-    active: Tensor  # bool; False once the row has ended
+    active: Tensor  # bool, or int64 with 0 and 1; False once the row has ended
 
     @classmethod
     def create(
@@ -84,8 +84,9 @@ class SamplerState:
             return torch.tensor(values, dtype=torch.int64).to(device)
 
         limits = column(max_len)
-        recent = torch.full((len(seeds), cfg.win_size), _NO_ID, dtype=torch.int64, device=device)
-        return cls(column(seeds), torch.zeros_like(limits), column(min_len), limits, recent, limits > 0)
+        recent = torch.full((len(seeds), cfg.win_size), NO_ID, dtype=torch.int64, device=device)
+        keys = stream_keys(column(seeds))
+        return cls(keys, torch.zeros_like(limits), column(min_len), limits, recent, limits > 0)
 
     def remember(self, ids: Tensor) -> None:
         """Put `ids` (B,) at the end of the history."""
@@ -93,11 +94,14 @@ class SamplerState:
         self.steps += 1
 
 
-def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig, exact: bool = False) -> Tensor:
+def sample_step(
+    logits: Tensor, state: SamplerState, cfg: LanguageModelConfig, exact: bool | Tensor = False
+) -> Tensor:
     """Draw the next id of every row (B,) int64 and bring `state` up to date, in place.
 
     logits (B, V) float32. End-of-speech is impossible before `min_len`, the two ids behind it (unused, fill) always
-    unless `exact`: the original leaves those possible, and one of them cuts a sentence off after a few sounds.
+    unless `exact`, for all or for each row (B,): the original leaves those possible, and one of them cuts a sentence
+    off after a few sounds.
     A row ends (`state.active`) with an id of the stop set, at `max_len`, or with `NOT_FINITE`; ids of rows that had
     ended before mean nothing.
     """
@@ -105,9 +109,11 @@ def sample_step(logits: Tensor, state: SamplerState, cfg: LanguageModelConfig, e
     end = cfg.end_of_speech
     too_early = state.steps < state.min_len
     logp[:, end] = torch.where(too_early, -torch.inf, logp[:, end])
-    if not exact:
+    if isinstance(exact, Tensor):
+        logp[:, end + 1 :].masked_fill_(~exact[:, None], -torch.inf)
+    elif not exact:
         logp[:, end + 1 :] = -torch.inf
-    ids = repetition_aware(logp, state.recent, step_uniforms(state.seeds, state.steps), cfg.sampling)
+    ids = repetition_aware(logp, state.recent, keyed_uniforms(state.keys, state.steps), cfg.sampling)
     # log_softmax carries a single NaN or +inf to the whole row, so one sum tells.
     sound = torch.isfinite(logits.sum(1))
     ids = torch.where(sound, ids, NOT_FINITE)

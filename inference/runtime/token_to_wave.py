@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from inference.frontend.prompt import ModelInput
 from inference.models.flow import FlowModel
 from inference.models.vocoder import Vocoder
 from inference.runtime.clock import Clock
+from inference.runtime.flow_cache import CPU_BUDGET, FlowCache, IncrementalFlow
 from inference.runtime.mel_speed import change_speed
 from inference.runtime.schedule import ChunkCall
 from inference.runtime.vocoder_stream import VocoderStream, step
@@ -27,13 +29,30 @@ FULL_SCALE = 32768
 class TokenToWave:
     """Flow and vocoder of one loaded model."""
 
-    def __init__(self, flow: FlowModel, vocoder: Vocoder) -> None:
+    def __init__(self, flow: FlowModel, vocoder: Vocoder, cache_bytes: int | None = None) -> None:
+        """`cache_bytes`: for what streams keep between chunks; by default enough for one listener on the CPU, where
+        the sound is the same bits with any budget, and none on CUDA."""
         self.flow = flow
         self.vocoder = vocoder
+        if cache_bytes is None:
+            cache_bytes = CPU_BUDGET if self.device.type == "cpu" else 0
+        self._cache_bytes = cache_bytes
+        self._incremental: IncrementalFlow | None = None
+        self._lock = threading.Lock()
 
     @property
     def device(self) -> torch.device:
         return self.flow.encoder_proj.weight.device
+
+    @property
+    def incremental(self) -> IncrementalFlow | None:
+        """What computes streams chunk by chunk, made when it is first asked for; None where they are recomputed."""
+        if self.device.type != "cpu" and not self._cache_bytes:
+            return None
+        with self._lock:
+            if self._incremental is None or self._incremental.flow is not self.flow:
+                self._incremental = IncrementalFlow(self.flow, self._cache_bytes)
+            return self._incremental
 
     def begin(
         self, model_input: ModelInput, *, seed: int, speed: float, exact: bool, clock: Clock
@@ -53,14 +72,21 @@ class TokenToWave:
         flow = self.flow
         mel = _run(flow, model_input, tokens, streaming, finalize)
         if not torch.isfinite(mel).all() and flow.encoder_proj.weight.dtype != torch.float32:
-            logger.warning("The flow model overflowed in half precision; it runs in float32 from now on.")
-            self.flow = copy.deepcopy(flow).float()  # others may be running the old one
+            self.give_up_half()
             mel = _run(self.flow, model_input, tokens, streaming, finalize)
         if not torch.isfinite(mel).all():
-            raise EngineError(
-                "non_finite", "The flow model's output is not finite; the model files may be damaged."
-            )
+            raise non_finite()
         return mel
+
+    def give_up_half(self) -> None:
+        """The flow model overflows: float32 for good."""
+        logger.warning("The flow model overflowed in half precision; it runs in float32 from now on.")
+        self.flow = copy.deepcopy(self.flow).float()  # others may be running the old one
+
+
+def non_finite() -> EngineError:
+    """What a request gets whose mel overflowed."""
+    return EngineError("non_finite", "The flow model's output is not finite; the model files may be damaged.")
 
 
 def _run(
@@ -103,7 +129,8 @@ class SegmentSound:
         self._input = model_input
         self._seed, self._speed, self._exact = seed, speed, exact
         self._clock = clock
-        self._stream = VocoderStream(models.vocoder, seed=seed, speed=speed, exact=exact)
+        self.stream = VocoderStream(models.vocoder, seed=seed, speed=speed, exact=exact)
+        self._kept: tuple[IncrementalFlow, FlowCache] | None = None
 
     @torch.inference_mode()
     def whole_wave(self, tokens: Sequence[int]) -> Tensor:
@@ -122,14 +149,44 @@ class SegmentSound:
         The last call stays chunk-causal, so that it continues what was heard; the original switches to full
         attention there, and so does `exact`.
         """
-        streaming = not (call.final and self._exact)
         with self._clock.measure("flow"):
-            mel = self._models.mel(
-                self._input, tokens[: call.token_count], streaming=streaming, finalize=call.final
-            )
+            new = self._new_mel(call, tokens)
         with self._clock.measure("vocoder"):
-            new = mel[:, :, call.offset * self._models.flow.cfg.token_mel_ratio :]
-            return self._stream.push(new, call.final)
+            return self.stream.push(new, call.final)
+
+    def close(self) -> None:
+        """Give memory back; no more chunks are made."""
+        if self._kept is not None:
+            flow, cache = self._kept
+            flow.close(cache)
+        self._kept = None
+
+    def _new_mel(self, call: ChunkCall, tokens: Sequence[int]) -> Tensor:
+        """Mel (1, 80, M) that was not turned into sound yet."""
+        if not self._exact:
+            mel = self._extend(call, tokens)
+            if mel is not None:
+                return mel
+        streaming = not (call.final and self._exact)
+        mel = self._models.mel(
+            self._input, tokens[: call.token_count], streaming=streaming, finalize=call.final
+        )
+        return mel[:, :, call.offset * self._models.flow.cfg.token_mel_ratio :]
+
+    def _extend(self, call: ChunkCall, tokens: Sequence[int]) -> Tensor | None:
+        """`_new_mel` from what was kept; None where nothing is, or where it overflowed."""
+        given, incremental = self._input, self._models.incremental
+        if call.offset == 0 and self._kept is None and incremental is not None:
+            cache = incremental.open(given.flow_prompt_tokens, given.prompt_mel, given.speaker)
+            self._kept = None if cache is None else (incremental, cache)
+        if self._kept is None:
+            return None
+        flow, cache = self._kept
+        (mel,) = flow.extend([cache], [list(tokens[cache.given : call.token_count])], [call.final])
+        sound = bool(torch.isfinite(mel).all())
+        if call.final or not sound:
+            self.close()
+        return mel if sound else None
 
     def whole(self, tokens: Sequence[int]) -> Int16Audio:
         """`whole_wave` as PCM."""
@@ -140,7 +197,11 @@ class SegmentSound:
         return self._to_pcm(self.chunk_wave(call, tokens))
 
     def _to_pcm(self, wave: Tensor) -> Int16Audio:
-        # Cutting towards zero, as the original's servers do; the vocoder keeps within ±0.99.
         with self._clock.measure("vocoder"):  # the copy waits for the device
-            pcm: Int16Audio = (wave * FULL_SCALE).to(torch.int16).cpu().numpy()
-            return pcm
+            return pcm(wave)
+
+
+def pcm(wave: Tensor) -> Int16Audio:
+    """(n,) in ±1 → int16, cut towards zero as the original's servers do."""
+    found: Int16Audio = (wave * FULL_SCALE).to(torch.int16).cpu().numpy()
+    return found

@@ -12,8 +12,18 @@ _DRAWS = 2  # uniforms per step (SPEC 3.1)
 
 def step_uniforms(seeds: Tensor, steps: Tensor) -> Tensor:
     """(B, 2) float64 in [0, 1) for seeds (B,) and steps (B,), both int64."""
-    counters = steps[:, None] * _DRAWS + torch.arange(1, _DRAWS + 1, device=seeds.device)
-    bits = mix(mix(seeds[:, None] + STEP) + counters * STEP)
+    return keyed_uniforms(stream_keys(seeds), steps)
+
+
+def stream_keys(seeds: Tensor) -> Tensor:
+    """What `keyed_uniforms` needs of seeds (B,): the half of the work that is the same in every step."""
+    return mix(seeds + STEP)
+
+
+def keyed_uniforms(keys: Tensor, steps: Tensor) -> Tensor:
+    """`step_uniforms` for `stream_keys`."""
+    counters = steps[:, None] * _DRAWS + torch.arange(1, _DRAWS + 1, device=keys.device)
+    bits = mix(keys[:, None] + counters * STEP)
     return shift_right(bits, 11).double() * 2.0**-53
 
 

@@ -7,6 +7,7 @@ them. Two things differ from the original unless `exact` is asked for: the fade'
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -138,16 +139,32 @@ class VocoderStream:
         """What is held back for the next piece."""
         return self._state
 
+    def paced(self, mel: Tensor, final: bool) -> tuple[Tensor, MelSpeed]:
+        """Mel frames that follow (1, 80, M) → those to make sound of now (1, 80, K), and the reader's new state.
+
+        Nothing is kept until `commit` is called with that state.
+        """
+        reader = copy.copy(self._speed)  # its tensors are replaced, never changed
+        return reader.push(mel.float(), final), reader
+
+    def commit(self, reader: MelSpeed, state: VocoderState | None) -> None:
+        """The piece that `paced` read has become sound; `state` is for the next."""
+        self._speed, self._state = reader, state
+
     @torch.inference_mode()
     def push(self, mel: Tensor, final: bool) -> Tensor:
         """Mel frames that follow those pushed before (1, 80, M), M ≥ 0 → sound (n,), n ≥ 0, float32 in ±0.99.
 
         Raises `EngineError("empty_mel")` when a stream ends without any frame.
         """
-        frames = self._speed.push(mel.float(), final)
+        frames, reader = self.paced(mel, final)
+        wave, state = self.sound(frames, final)
+        self.commit(reader, state)
+        return wave
+
+    def sound(self, frames: Tensor, final: bool) -> tuple[Tensor, VocoderState | None]:
+        """Frames from `paced` → their sound (n,) and the state for the next piece; raises as `push` does."""
         if frames.shape[2] == 0 and self._state is None and not final:
-            return frames.new_zeros(0)
-        wave, self._state = step(
-            self._vocoder, frames, self._state, final, seed=self._seed, exact=self._exact
-        )
-        return wave[0]
+            return frames.new_zeros(0), None
+        wave, state = step(self._vocoder, frames, self._state, final, seed=self._seed, exact=self._exact)
+        return wave[0], state

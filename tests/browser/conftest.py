@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +67,28 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def studio_url(tmp_path_factory: pytest.TempPathFactory, outputs: Path) -> Iterator[str]:
     """Address of a studio running the bundled checkpoint (or the folder in COSYVOICE_TEST_MODEL_DIR)."""
-    folder = tmp_path_factory.mktemp("studio")
+    with running_studio(tmp_path_factory.mktemp("studio"), outputs) as (url, _):
+        yield url
+
+
+@contextmanager
+def running_studio(folder: Path, outputs: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A studio with its log and uploads in `folder`: address and process. It is told to stop at the end."""
     port = free_port()
     log = folder / "studio.log"
     environment = dict(os.environ, GRADIO_TEMP_DIR=str(folder / "gradio"), OMP_NUM_THREADS="2")
     command = [sys.executable, "app.py", "--server-port", str(port), "--output-dir", str(outputs)]
-    command += ["--model-dir", str(MODEL), "--device", "cpu"]
+    command += ["--model-dir", str(MODEL), "--device", "cpu", *flags]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sink, stderr=sink)
     url = f"http://127.0.0.1:{port}/"
     try:
         wait_until_up(url, process, log)
-        yield url
+        yield url, process
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=40)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

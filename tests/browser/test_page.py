@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import time
@@ -85,23 +86,33 @@ def test_without_streaming_only_the_file_is_made(visit: Visit, clips: list[Path]
     assert visitor.playlists == [] and visitor.problems == []
 
 
-def test_two_visitors_at_once_get_their_own_sound(visit: Visit, clips: list[Path]) -> None:
-    visitors = {seed: visit() for seed in (11, 22)}
-    for seed, visitor in visitors.items():
-        visitor.fill("cross_lingual", "Good morning." if seed == 11 else SENTENCE, clips[-1])
-        visitor.page.locator("#cross_lingual-seed input").fill(str(seed))
+def test_two_visitors_at_once_get_their_own_voice_and_text(visit: Visit, clips: list[Path]) -> None:
+    """What each one gets beside the other is, to the bit, what they get alone."""
+    wishes = {11: ("Good morning, it is late again.", clips[0]), 22: (SENTENCE, clips[-1])}
+    visitors = {seed: visit() for seed in wishes}
+    for seed, (text, clip) in wishes.items():
+        visitors[seed].fill("cross_lingual", text, clip)
+        visitors[seed].page.locator("#cross_lingual-seed input").fill(str(seed))
     for visitor in visitors.values():
         visitor.generate("cross_lingual")
-    results = {}
+    for visitor in visitors.values():  # both are being served: nobody waits for the other's end
+        visitor.wait_for_sound()
+    together = {seed: _result(visitor, seed) for seed, visitor in visitors.items()}
+    assert together[11] != together[22]
     for seed, visitor in visitors.items():
-        assert f"seed {seed}" in visitor.wait_for_facts("cross_lingual")
-        results[seed] = visitor.download("cross_lingual")
-        assert f"_{seed}_" in results[seed].name and visitor.problems == []
-    again = visitors[22]
-    again.generate("cross_lingual")
-    again.page.locator("#cross_lingual-status").get_by_text("Working").wait_for()
-    again.wait_for_facts("cross_lingual")
-    np.testing.assert_array_equal(again.download("cross_lingual").pcm, results[22].pcm)
+        visitor.generate("cross_lingual")
+        visitor.page.locator("#cross_lingual-status").get_by_text("Working").wait_for()
+        assert _result(visitor, seed) == together[seed]
+        assert visitor.problems == []
+
+
+def _result(visitor: Visitor, seed: int) -> str:
+    """Hash of the samples of a finished file, whose name and facts must tell the seed."""
+    assert f"seed {seed}" in visitor.wait_for_facts("cross_lingual")
+    result = visitor.download("cross_lingual")
+    assert f"_{seed}_" in result.name
+    check_speech(result.pcm, result.rate, 0.3, 15.0)
+    return hashlib.sha256(result.pcm.tobytes()).hexdigest()
 
 
 def test_a_closed_tab_does_not_keep_others_waiting(visit: Visit, clips: list[Path], outputs: Path) -> None:
@@ -115,6 +126,25 @@ def test_a_closed_tab_does_not_keep_others_waiting(visit: Visit, clips: list[Pat
     other.generate("cross_lingual")
     other.wait_for_facts("cross_lingual")
     assert list(outputs.glob("*_77_*")) == []  # what nobody waits for was not finished first
+
+
+def test_stop_ends_the_work_and_leaves_the_page_ready(visit: Visit, clips: list[Path], outputs: Path) -> None:
+    visitor = visit()
+    stop = visitor.page.locator("#cross_lingual-stop")
+    visitor.fill("cross_lingual", " ".join([SENTENCE] * 60), clips[0])
+    assert stop.is_disabled()
+    visitor.page.locator("#cross_lingual-seed input").fill("88")
+    visitor.generate("cross_lingual")
+    visitor.wait_for_sound()
+    stop.click()
+    visitor.wait_for_refusal("cross_lingual", "Stopped.")
+    assert stop.is_disabled()
+    visitor.fill("cross_lingual", "Good morning.")
+    visitor.page.locator("#cross_lingual-seed input").fill("89")
+    visitor.generate("cross_lingual")
+    assert "seed 89" in visitor.wait_for_facts("cross_lingual")
+    assert stop.is_disabled() and visitor.problems == []
+    assert list(outputs.glob("*_88_*")) == []
 
 
 def test_mistakes_are_told_in_a_sentence(visit: Visit, clips: list[Path], tmp_path: Path) -> None:

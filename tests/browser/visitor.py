@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+CLEAR = re.compile("Clear|清除")  # Gradio's own button, in the browser's language
 USABLE_MS = 10_000
 SYNTHESIS_MS = 60_000
 TABS = {"clone": ("3s Clone", "3s极速复刻"), "cross_lingual": ("Cross-lingual", "跨语种复刻"),
@@ -62,16 +63,23 @@ class Visitor:
         tab.wait_for(timeout=USABLE_MS)
         return tab
 
-    def fill(self, mode: str, text: str, clip: Path | None = None) -> None:
-        """Go to an (English) tab and fill in the text and the clip."""
-        self.wait_for_tab(mode, "en").click()
+    def fill(self, mode: str, text: str, clip: Path | None = None, language: str = "en") -> None:
+        """Go to a tab and fill in the text and the clip."""
+        self.wait_for_tab(mode, language).click()
         self.page.locator(f"#{mode}-text textarea").fill(text)
         if clip is not None:
             self.page.locator(f"#{mode}-reference input[type=file]").set_input_files(clip)
-            self.page.locator(f"#{mode}-reference").get_by_role("button", name="Clear").first.wait_for()
+            self.page.locator(f"#{mode}-reference").get_by_role("button", name=CLEAR).first.wait_for()
 
     def generate(self, mode: str) -> None:
         self.page.locator(f"#{mode}-generate").click()
+
+    def wait_for_sound(self) -> None:
+        """Until the first piece of streamed sound has arrived."""
+        deadline = time.monotonic() + SYNTHESIS_MS / 1000
+        while self.first_piece is None:
+            assert time.monotonic() < deadline, "no sound came"
+            self.page.wait_for_timeout(50)  # lets the page's messages in
 
     def wait_for_facts(self, mode: str) -> str:
         """The line under a finished result."""

@@ -143,6 +143,15 @@ def test_every_stop_id_ends_a_row_in_exact_mode(token: int) -> None:
     assert state.active.tolist() == [False, True]
 
 
+def test_exact_may_differ_from_row_to_row() -> None:
+    cfg = LanguageModelConfig(speech_token_size=8)
+    logits = torch.zeros(2, cfg.speech_vocab_size)
+    logits[:, 9], logits[:, 5] = 50.0, 20.0
+    state = fresh(2, cfg, min_len=0, max_len=9)
+    assert sample_step(logits, state, cfg, exact=torch.tensor([True, False])).tolist() == [9, 5]
+    assert state.active.tolist() == [False, True]
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_row_that_is_not_finite_ends_and_leaves_the_others(bad: float) -> None:
     cfg = LanguageModelConfig(speech_token_size=8)

@@ -21,6 +21,8 @@ def test_defaults() -> None:
     args = app.build_parser().parse_args([])
     assert (args.server_name, args.server_port, args.model_dir) == ("127.0.0.1", 7860, None)
     assert (args.device, args.share, args.output_dir) == ("auto", False, Path("outputs"))
+    assert (args.precision, args.max_workers, args.concurrency_count, args.queue_size) == ("auto", 0, 0, 32)
+    assert args.low_memory is False
 
 
 def test_flags() -> None:
@@ -29,9 +31,26 @@ def test_flags() -> None:
     assert (args.server_name, args.server_port, args.model_dir) == ("0.0.0.0", 8000, Path("m"))
     assert (args.device, args.share, args.output_dir) == ("cpu", True, Path("o"))
     assert args.lexicon == Path("l")
+    line = "--precision bf16 --max-workers 2 --concurrency-count 16 --queue-size 0 --low-memory"
+    args = app.build_parser().parse_args(line.split())
+    assert (args.precision, args.max_workers, args.concurrency_count, args.queue_size) == ("bf16", 2, 16, 0)
+    assert args.low_memory is True
 
 
-@pytest.mark.parametrize("flag", ["--sever-port=1", "--server=x", "--model=m", "--shar", "stray"])
+@pytest.mark.parametrize(
+    "line", ["--precision=fp8", "--max-workers=-1", "--queue-size=many", "--concurrency-count=1.5"]
+)
+def test_impossible_values_are_refused_and_named(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        app.main([line])
+    assert raised.value.code == 2
+    message = capsys.readouterr().err
+    assert all(word in message for word in line.split("="))
+
+
+@pytest.mark.parametrize(
+    "flag", ["--sever-port=1", "--server=x", "--model=m", "--shar", "--max-worker=2", "stray"]
+)
 def test_a_misspelt_flag_is_refused_and_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         app.main([flag])

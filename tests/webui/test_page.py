@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import wave
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from inference.types import Mode, Reference
-from tests.webui.fake_engine import FakeEngine, spoken
+from tests.webui.fake_pool import FakePool, spoken
 
 gr = pytest.importorskip("gradio")
 
@@ -23,14 +24,17 @@ from webui.studio import Studio  # noqa: E402
 pytestmark = pytest.mark.unit
 
 
-def tab_over(engine: FakeEngine, folder: Path, mode: Mode = Mode.CLONE) -> SynthesisTab:
+def tab_over(engine: FakePool, folder: Path, mode: Mode = Mode.CLONE) -> SynthesisTab:
     with gr.Blocks():
         return SynthesisTab(Studio(engine, folder), mode, gr.Radio(["zh", "en"]), can_stream=True)
 
 
 def speak(tab: SynthesisTab, *, text: str = "Hello.", clip: str | None = "clip.wav", extra: str = "",
           seed: float | None = 3, streaming: bool = True, language: str = "en") -> list[tuple[Any, ...]]:  # fmt: skip
-    return list(tab._speak(text, clip, extra, 1.0, seed, streaming, language))
+    async def steps() -> list[tuple[Any, ...]]:
+        return [step async for step in tab._speak(text, clip, extra, 1.0, seed, streaming, language)]
+
+    return asyncio.run(steps())
 
 
 def is_update(value: Any) -> bool:
@@ -38,7 +42,7 @@ def is_update(value: Any) -> bool:
 
 
 def test_streaming_hands_out_every_chunk_as_a_wav(tmp_path: Path) -> None:
-    first, *chunks, last = speak(tab_over(FakeEngine(), tmp_path))
+    first, *chunks, last = speak(tab_over(FakePool(), tmp_path))
     assert first[3] == TEXTS["working"]["en"]
     pieces = []
     for live, *rest in chunks:
@@ -54,7 +58,7 @@ def test_streaming_hands_out_every_chunk_as_a_wav(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["whole", "refused", "failed"])
 def test_no_stream_is_opened_without_sound_for_it(case: str, tmp_path: Path) -> None:
     # Gradio opens a stream for any value that is no update, and its player then polls an empty one for ever.
-    engine = FakeEngine(fail_after=0 if case == "failed" else None)
+    engine = FakePool(fail_after=0 if case == "failed" else None)
     steps = speak(
         tab_over(engine, tmp_path), text="" if case == "refused" else "Hi.", streaming=case != "whole"
     )
@@ -67,7 +71,7 @@ def test_no_stream_is_opened_without_sound_for_it(case: str, tmp_path: Path) -> 
 def test_a_refusal_is_a_sentence_in_the_readers_language(
     language: str, sentence: str, tmp_path: Path
 ) -> None:
-    *_, last = speak(tab_over(FakeEngine(), tmp_path), text="", language=language)
+    *_, last = speak(tab_over(FakePool(), tmp_path), text="", language=language)
     assert last[3].startswith("⚠️") and sentence in last[3]
     assert last[1] is None and last[2]["interactive"] is False
 
@@ -75,22 +79,45 @@ def test_a_refusal_is_a_sentence_in_the_readers_language(
 def test_a_bug_is_logged_and_told_without_its_insides(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    *_, last = speak(tab_over(FakeEngine(fail_after=1), tmp_path))
+    *_, last = speak(tab_over(FakePool(fail_after=1), tmp_path))
     assert TEXTS["unexpected"]["en"] in last[3] and "bug" not in last[3]
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_warnings_follow_the_facts(tmp_path: Path) -> None:
-    *_, last = speak(tab_over(FakeEngine(warnings=("noisy",)), tmp_path))
+    *_, last = speak(tab_over(FakePool(warnings=("noisy",)), tmp_path))
     assert "Note: the clip is noisy." in last[3]
 
 
 def test_leaving_the_page_ends_the_work(tmp_path: Path) -> None:
-    engine = FakeEngine(chunks=1000)
-    steps = tab_over(engine, tmp_path)._speak("Hi.", "clip.wav", "", 1.0, 0, True, "en")
-    next(steps), next(steps)
-    steps.close()
-    assert (engine.running, engine.closed) == (0, 1)
+    pool = FakePool(chunks=1000)
+
+    async def leave() -> None:
+        steps = tab_over(pool, tmp_path)._speak("Hi.", "clip.wav", "", 1.0, 0, True, "en")
+        await anext(steps), await anext(steps)
+        assert pool.running == 1
+        await steps.aclose()
+
+    asyncio.run(leave())
+    assert (pool.running, pool.closed) == (0, 1)
+
+
+@pytest.mark.parametrize(("language", "words"), [("zh", "第 2 位"), ("en", "number 2 in the queue")])
+def test_the_place_in_the_queue_is_told_in_the_readers_language(
+    language: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webui.studio.SIGN_SECONDS", 0.001)
+    steps = speak(tab_over(FakePool(position=2, pause=0.01), tmp_path), language=language)
+    told = [step[3] for step in steps if isinstance(step[3], str)]
+    assert any(words in status for status in told)
+    assert told[0] == TEXTS["working"][language]
+    assert all(first != second for first, second in zip(told, told[1:]))  # no text is sent again
+
+
+def test_stop_can_be_pressed_while_there_is_something_to_stop(tmp_path: Path) -> None:
+    for pool in (FakePool(), FakePool(fail_after=1)):
+        steps = speak(tab_over(pool, tmp_path))
+        assert steps[0][4]["interactive"] is True and steps[-1][4]["interactive"] is False
 
 
 @pytest.mark.parametrize(
@@ -98,7 +125,7 @@ def test_leaving_the_page_ends_the_work(tmp_path: Path) -> None:
     [(Mode.CLONE, "extra", ""), (Mode.CROSS_LINGUAL, "", ""), (Mode.INSTRUCT, "", "extra")],
 )
 def test_each_tab_asks_for_its_mode(mode: Mode, transcript: str, instruction: str, tmp_path: Path) -> None:
-    engine = FakeEngine()
+    engine = FakePool()
     speak(tab_over(engine, tmp_path, mode), extra="extra", seed=None)
     (asked,) = engine.requests
     assert asked.mode is mode and asked.seed == 0 and asked.stream and asked.instruction == instruction
@@ -107,7 +134,7 @@ def test_each_tab_asks_for_its_mode(mode: Mode, transcript: str, instruction: st
 
 @pytest.mark.parametrize("can_stream", [True, False])
 def test_the_page_has_the_three_tabs(can_stream: bool, tmp_path: Path) -> None:
-    page = build_page(Studio(FakeEngine(), tmp_path), can_stream=can_stream, notice="notice_bundled")
+    page = build_page(Studio(FakePool(), tmp_path), can_stream=can_stream, notice="notice_bundled")
     names = {getattr(block, "elem_id", None) for block in page.blocks.values()}
     for mode in MODES:
         for part in (
@@ -118,6 +145,7 @@ def test_the_page_has_the_three_tabs(can_stream: bool, tmp_path: Path) -> None:
             "dice",
             "streaming",
             "generate",
+            "stop",
             "result",
             "download",
         ):
@@ -127,7 +155,7 @@ def test_the_page_has_the_three_tabs(can_stream: bool, tmp_path: Path) -> None:
 
 
 def test_without_ffmpeg_streaming_is_off_and_cannot_be_chosen(tmp_path: Path) -> None:
-    page = build_page(Studio(FakeEngine(), tmp_path), can_stream=False)
+    page = build_page(Studio(FakePool(), tmp_path), can_stream=False)
     boxes = [block for block in page.blocks.values() if isinstance(block, gr.Checkbox)]
     assert len(boxes) == len(MODES)
     assert all(box.value is False and box.interactive is False for box in boxes)

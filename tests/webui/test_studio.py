@@ -1,20 +1,23 @@
-"""The studio: chunks, files, turns, and what is left after failures."""
+"""The studio: chunks, files, places in the queue, and what is left after failures."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-import threading
 import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inference.types import AudioChunk, EngineError, RequestError
-from tests.webui.fake_engine import RATE, FakeEngine, request, spoken, tone
-from webui.studio import Studio, Take
+from inference.types import AudioChunk, EngineError, Reference, RequestError, Voice
+from tests.webui.fake_pool import RATE, FakePool, request, spoken, tone
+from webui import studio as studio_module
+from webui.studio import Studio, Take, Waiting
 
 pytestmark = pytest.mark.unit
+
+Part = Waiting | AudioChunk | Take
 
 
 def read(path: Path) -> tuple[np.ndarray, int]:
@@ -22,18 +25,23 @@ def read(path: Path) -> tuple[np.ndarray, int]:
         return np.frombuffer(sound.readframes(sound.getnframes()), np.int16), sound.getframerate()
 
 
+async def parts_of(studio: Studio, seed: int = 1, text: str = "Hello.") -> list[Part]:
+    return [part async for part in studio.speak(request(text=text, seed=seed))]
+
+
 def take_of(studio: Studio, seed: int = 1) -> Take:
-    last = list(studio.speak(request(seed=seed)))[-1]
+    last = asyncio.run(parts_of(studio, seed))[-1]
     assert isinstance(last, Take)
     return last
 
 
 def test_chunks_come_as_they_are_made_and_then_the_file(tmp_path: Path) -> None:
-    engine = FakeEngine(chunks=3)
-    *chunks, take = Studio(engine, tmp_path).speak(request(seed=5))
-    assert all(isinstance(chunk, AudioChunk) and len(chunk.pcm) for chunk in chunks)
+    *chunks, take = asyncio.run(parts_of(Studio(FakePool(chunks=3), tmp_path), seed=5))
     assert len(chunks) == 3  # the engine's empty last chunk is nothing to play
-    np.testing.assert_array_equal(chunks[1].pcm, tone(5, 1))
+    assert all(isinstance(chunk, AudioChunk) and len(chunk.pcm) for chunk in chunks)
+    second = chunks[1]
+    assert isinstance(second, AudioChunk)
+    np.testing.assert_array_equal(second.pcm, tone(5, 1))
     assert isinstance(take, Take)
     pcm, rate = read(take.path)
     assert rate == RATE
@@ -44,7 +52,7 @@ def test_chunks_come_as_they_are_made_and_then_the_file(tmp_path: Path) -> None:
 
 
 def test_file_names_tell_mode_and_seed_and_cannot_be_guessed(tmp_path: Path) -> None:
-    studio = Studio(FakeEngine(), tmp_path)
+    studio = Studio(FakePool(), tmp_path)
     names = {take_of(studio, seed=42).path.name for _ in range(5)}
     assert len(names) == 5
     assert all(re.fullmatch(r"\d{8}-\d{6}_cross_lingual_42_[0-9a-f]{8}\.wav", name) for name in names)
@@ -52,75 +60,113 @@ def test_file_names_tell_mode_and_seed_and_cannot_be_guessed(tmp_path: Path) -> 
 
 
 def test_warnings_about_the_clip_reach_the_take(tmp_path: Path) -> None:
-    assert take_of(Studio(FakeEngine(warnings=("short", "noisy")), tmp_path)).warnings == ("short", "noisy")
+    assert take_of(Studio(FakePool(warnings=("short", "noisy")), tmp_path)).warnings == ("short", "noisy")
+
+
+class _BusyPool(FakePool):
+    async def voice(self, reference: Reference) -> Voice:
+        raise RequestError("busy", "Too many requests.", ahead=9)
+
+
+def test_a_pool_too_busy_for_the_warnings_does_not_cost_the_sound(tmp_path: Path) -> None:
+    assert take_of(Studio(_BusyPool(), tmp_path)).warnings == ()
 
 
 def test_a_refused_request_leaves_nothing_and_the_next_one_works(tmp_path: Path) -> None:
-    studio = Studio(FakeEngine(), tmp_path)
+    studio = Studio(FakePool(), tmp_path)
     with pytest.raises(RequestError) as raised:
-        list(studio.speak(request(text="")))
+        asyncio.run(parts_of(studio, text=""))
     assert raised.value.code == "empty_text"
     assert list(tmp_path.iterdir()) == []
     take_of(studio)
 
 
-def test_a_failure_in_the_middle_passes_the_turn_on(tmp_path: Path) -> None:
-    engine = FakeEngine(fail_after=1)
-    studio = Studio(engine, tmp_path)
+def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    pool = FakePool(fail_after=1)
+    studio = Studio(pool, tmp_path)
     with pytest.raises(ZeroDivisionError):
-        list(studio.speak(request()))
-    assert list(tmp_path.iterdir()) == []
-    engine.fail_after = None
+        asyncio.run(parts_of(studio))
+    assert list(tmp_path.iterdir()) == [] and pool.running == 0
+    pool.fail_after = None
     take_of(studio)
 
 
 def test_no_sound_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError) as raised:
-        list(Studio(FakeEngine(chunks=0), tmp_path).speak(request()))
+        asyncio.run(parts_of(Studio(FakePool(chunks=0), tmp_path)))
     assert raised.value.code == "no_sound"
 
 
-def test_a_visitor_who_leaves_ends_the_work_and_the_turn(tmp_path: Path) -> None:
-    engine = FakeEngine(chunks=1000)
-    studio = Studio(engine, tmp_path)
-    parts = studio.speak(request())
-    next(parts)
-    assert engine.running == 1
-    parts.close()
-    assert (engine.running, engine.closed) == (0, 1)
+def test_the_place_in_the_queue_is_told_while_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studio_module, "SIGN_SECONDS", 0.001)
+    parts = asyncio.run(parts_of(Studio(FakePool(position=3, pause=0.02), tmp_path)))
+    places = [part.position for part in parts if isinstance(part, Waiting)]
+    assert places[0] == 3 and places[-1] == 0 and places == sorted(places, reverse=True)
+    first_sound = next(index for index, part in enumerate(parts) if isinstance(part, AudioChunk))
+    assert any(isinstance(part, Waiting) for part in parts[first_sound:])  # a sign of life between chunks
+    assert isinstance(parts[-1], Take)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_visitor_who_leaves_ends_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Whether the page notices at a sign of life or while a chunk is awaited."""
+    monkeypatch.setattr(studio_module, "SIGN_SECONDS", 0.005)
+    pool = FakePool(chunks=1000, pause=0.02)
+
+    async def leave() -> None:
+        parts = Studio(pool, tmp_path).speak(request())
+        for _ in range(1 + 3 * after):
+            await anext(parts)
+        assert pool.running == 1
+        await parts.aclose()
+
+    asyncio.run(leave())
+    assert (pool.running, pool.closed) == (0, 1)
     assert list(tmp_path.iterdir()) == []
-    engine.chunks = 2
-    take_of(studio)
 
 
-def test_visitors_take_turns_and_get_their_own_sound(tmp_path: Path) -> None:
-    engine = FakeEngine(chunks=20)
-    studio = Studio(engine, tmp_path)
-    takes: dict[int, Take] = {}
+def test_stop_cancels_a_request_that_is_being_awaited(tmp_path: Path) -> None:
+    pool = FakePool(chunks=5, pause=30.0)
 
-    def visit(seed: int) -> None:
-        takes[seed] = take_of(studio, seed)
+    async def stop() -> None:
+        running = asyncio.ensure_future(parts_of(Studio(pool, tmp_path)))
+        while not pool.running:
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
-    threads = [threading.Thread(target=visit, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
-    assert sorted(takes) == list(range(6))
-    assert engine.most_running == 1
-    for seed, take in takes.items():
+    asyncio.run(stop())
+    assert (pool.running, pool.closed) == (0, 1)
+
+
+def test_visitors_are_served_side_by_side_and_get_their_own_sound(tmp_path: Path) -> None:
+    pool = FakePool(chunks=20)
+    studio = Studio(pool, tmp_path)
+
+    async def visit() -> list[list[Part]]:
+        return await asyncio.gather(*(parts_of(studio, seed) for seed in range(6)))
+
+    for seed, parts in enumerate(asyncio.run(visit())):
+        take = parts[-1]
+        assert isinstance(take, Take) and take.seed == seed
         np.testing.assert_array_equal(read(take.path)[0], spoken(seed, 20))
+    assert pool.most_running == 6
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(EngineError) as raised:
-        Studio(FakeEngine(), tmp_path / "file" / "outputs")
+        Studio(FakePool(), tmp_path / "file" / "outputs")
     assert raised.value.code == "output_not_writable"
 
 
 def test_a_folder_that_went_away_is_told(tmp_path: Path) -> None:
-    studio = Studio(FakeEngine(), tmp_path / "outputs")
+    studio = Studio(FakePool(), tmp_path / "outputs")
     (tmp_path / "outputs").rmdir()
     with pytest.raises(EngineError) as raised:
         take_of(studio)

@@ -57,6 +57,14 @@ ERRORS_ZH: dict[str, str] = {
     "write_failed": "无法写入 {file}；请检查权限和剩余空间。",
     "output_not_writable": "无法把声音保存到 {folder}；请检查权限和剩余空间。",
     "port_taken": "无法监听端口 {port}；请关闭占用它的程序，或用 --server-port 换一个端口。",
+    # The pool.
+    "busy": "服务器正忙，前面还有 {ahead} 个请求；请稍后再试。",
+    "not_ready": "语音引擎还没有准备好；请稍等片刻再试。",
+    "pool_closed": "服务器正在关闭，不再接受新的请求。",
+    "worker_lost": "正在合成的进程出了故障；请再试一次。",
+    "worker_failed": "语音引擎的进程启动失败或者出了故障；详情请看日志。",
+    "engine_failed": "处理这个请求时出现意外错误；详情请看日志。",
+    "bad_setting": "设置 {name} 的值是 {value}，最小为 {least}。",
     # The model folder.
     "checkpoint_no_folder": "没有可用的模型文件夹；请用 --model-dir 指定，或运行 python -m inference download 下载。",
     "checkpoint_not_cosyvoice2": "{folder} 不是 CosyVoice 2 的模型文件夹；请换成包含 cosyvoice2.yaml 的文件夹，"

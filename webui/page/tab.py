@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from inference.types import (
 )
 from webui.page.texts import explain, say, warn
 from webui.page.video import sound_of_video, video_button
-from webui.studio import Studio, Take
+from webui.studio import Studio, Take, Waiting
 
 logger = logging.getLogger(__name__)
 
 ENGINE_QUEUE = "engine"
 SEED_LIMIT = 2**31 - 1
+Step = tuple[Any, Any, Any, Any, Any]  # updates of live sound, finished file, download, status, stop button
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,15 @@ class SynthesisTab:
             elem_id=self._name("streaming"),
         )
         self._keep(self._streaming, label="streaming")
-        self._generate = gr.Button(say("generate", "zh"), variant="primary", elem_id=self._name("generate"))
-        self._keep(self._generate, value="generate")
+        with gr.Row():
+            self._generate = gr.Button(
+                say("generate", "zh"), variant="primary", scale=3, elem_id=self._name("generate")
+            )
+            self._keep(self._generate, value="generate")
+            self._stop = gr.Button(
+                say("stop", "zh"), interactive=False, min_width=110, elem_id=self._name("stop")
+            )
+            self._keep(self._stop, value="stop")
         self._status = gr.Markdown(elem_id=self._name("status"), elem_classes="status")
 
     def _build_outputs(self) -> None:
@@ -150,7 +158,7 @@ class SynthesisTab:
             [self._reference, self._status],
             api_visibility="private",
         )
-        gr.on(
+        run = gr.on(
             [self._generate.click, self._text.submit],
             self._speak,
             inputs=[
@@ -162,13 +170,22 @@ class SynthesisTab:
                 self._streaming,
                 language,
             ],
-            outputs=[self._live, self._result, self._download, self._status],
+            outputs=[self._live, self._result, self._download, self._status, self._stop],
             concurrency_id=ENGINE_QUEUE,
             api_name=self._mode.value,
-            show_progress="minimal",
+            show_progress="hidden",  # the status line tells more, and in the visitor's language
+        )
+        self._stop.click(
+            lambda chosen: (gr.update(value=None), say("stopped", chosen), gr.update(interactive=False)),
+            inputs=language,
+            outputs=[self._live, self._status, self._stop],
+            cancels=run,
+            queue=False,
+            api_visibility="private",
+            show_progress="hidden",
         )
 
-    def _speak(
+    async def _speak(
         self,
         text: str,
         reference: str | None,
@@ -177,30 +194,30 @@ class SynthesisTab:
         seed: float | None,
         streaming: bool,
         language: str,
-    ) -> Iterator[tuple[Any, Any, Any, Any]]:
-        """Handler: widgets in, (live sound, finished file, download, status) out."""
-        disabled = gr.update(interactive=False)
+    ) -> AsyncGenerator[Step, None]:
+        """Handler: widgets in; live sound, finished file, download, status and stop button out."""
+        off, nothing = gr.update(interactive=False), gr.skip()
+        told = say("working", language)
         # An update, not None: that would open a stream, whose player asks without end for a sound that never comes.
-        yield gr.update(value=None), None, disabled, say("working", language)
+        yield gr.update(value=None), None, off, told, gr.update(interactive=True)
         try:
             request = self._request(text, reference, extra, speed, seed, streaming)
-            with closing(self._studio.speak(request)) as parts:
-                for part in parts:
-                    if isinstance(part, Take):
-                        yield (
-                            gr.skip(),
-                            gr.update(value=str(part.path), autoplay=not streaming),
-                            gr.update(value=str(part.path), interactive=True),
-                            _facts(part, language),
-                        )
+            async with aclosing(self._studio.speak(request)) as parts:
+                async for part in parts:
+                    if isinstance(part, Waiting):
+                        place = _place(part, language)
+                        yield nothing, nothing, nothing, nothing if place == told else place, nothing
+                        told = place
+                    elif isinstance(part, Take):
+                        yield nothing, *_finished(part, language, autoplay=not streaming), off
                     elif streaming:
-                        yield _wav(part), gr.skip(), gr.skip(), gr.skip()
+                        yield _wav(part), nothing, nothing, nothing, nothing
         except SynthesisError as error:
             logger.info("%s request refused: %s (%s)", self._mode.value, error.message, error.code)
-            yield gr.skip(), None, disabled, f"⚠️ {explain(error, language)}"
+            yield nothing, None, off, f"⚠️ {explain(error, language)}", off
         except Exception:
             logger.exception("%s request failed", self._mode.value)
-            yield gr.skip(), None, disabled, f"⚠️ {say('unexpected', language)}"
+            yield nothing, None, off, f"⚠️ {say('unexpected', language)}", off
 
     def _request(
         self, text: str, reference: str | None, extra: str, speed: float, seed: float | None, streaming: bool
@@ -221,6 +238,22 @@ class SynthesisTab:
 def _wav(chunk: AudioChunk) -> bytes:
     # Bytes, not arrays: Gradio names array files by content, so equal chunks of two visitors would collide.
     return encode_audio(chunk.pcm, chunk.sample_rate, "wav")
+
+
+def _place(waiting: Waiting, language: str) -> str:
+    if waiting.position <= 0:
+        return say("working", language)
+    return say("queued", language).format(place=waiting.position)
+
+
+def _finished(take: Take, language: str, *, autoplay: bool) -> tuple[Any, Any, str]:
+    """Finished file, download and status."""
+    path = str(take.path)
+    return (
+        gr.update(value=path, autoplay=autoplay),
+        gr.update(value=path, interactive=True),
+        _facts(take, language),
+    )
 
 
 def _facts(take: Take, language: str) -> str:

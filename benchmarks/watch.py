@@ -1,0 +1,178 @@
+"""How busy the device is and how much memory is taken, sampled while something runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.machine import resident_mb
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Nvml:
+    """The driver's own counters. Raises OSError where there is no such library or device."""
+
+    def __init__(self, index: int) -> None:
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        self._handle = ctypes.c_void_p()
+        self._call("nvmlInit_v2")
+        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle))
+
+    def busy_percent(self) -> float:
+        """Share of the last sample period (1/6 s to 1 s) in which a kernel ran."""
+        found = _Utilization()
+        self._call("nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(found))
+        return float(found.gpu)
+
+    def memory(self) -> tuple[int, int]:
+        """(used, free) bytes of the whole device, all processes."""
+        found = _Memory()
+        self._call("nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(found))
+        return found.used, found.free
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise OSError(f"{name} failed with status {status}")
+
+
+def open_nvml(device: str) -> Nvml | None:
+    """The counters of "cuda:N", None for other devices and where they cannot be read."""
+    if not device.startswith("cuda"):
+        return None
+    try:
+        return Nvml(int(device.partition(":")[2] or 0))
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A process and all that it started."""
+
+    processes: int
+    threads: int
+    files: int  # open file descriptors
+    resident_mb: float
+    cpu_seconds: float
+
+
+def family(pid: int | None = None) -> list[int]:
+    """A process (this one by default) and all its descendants; needs /proc."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            parents[int(entry.name)] = int(fields[1])
+    members = [pid or os.getpid()]
+    for member in members:  # grows while it is read: children of children
+        members += [child for child, parent in parents.items() if parent == member]
+    return members
+
+
+def left_over() -> int:
+    """Processes that this one started and that are still there; the tracker that Python itself keeps is none."""
+    return sum(b"resource_tracker" not in _command(member) for member in family()[1:])
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def process_tree(pid: int | None = None) -> Tree:
+    """Sums over a `family`."""
+    members = family(pid)
+    threads = files = 0
+    resident = cpu = 0.0
+    for member in members:
+        fields = _stat(member)
+        if fields:
+            cpu += (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+            threads += int(fields[17])
+            resident += resident_mb(member)
+            files += _open_files(member)
+    return Tree(len(members), threads, files, resident, cpu)
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; [] for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _open_files(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+@dataclass
+class Watch:
+    """Context manager: samples in a thread of its own until the block ends; then `report` tells."""
+
+    device: str
+    interval: float = 0.1
+    _busy: list[float] = field(default_factory=list)
+    _device_mb: list[float] = field(default_factory=list)
+    _resident_mb: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> Watch:
+        self._nvml = open_nvml(self.device)
+        self._stop = threading.Event()
+        self._began = time.perf_counter()
+        self._cpu = process_tree().cpu_seconds
+        self._thread = threading.Thread(target=self._sample, name="watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._elapsed = time.perf_counter() - self._began
+        self._cpu = process_tree().cpu_seconds - self._cpu
+
+    def _sample(self) -> None:
+        turn = 0
+        while not self._stop.wait(self.interval):
+            if self._nvml:
+                self._busy.append(self._nvml.busy_percent())
+                self._device_mb.append(self._nvml.memory()[0] / 1e6)
+            if turn % 10 == 0:  # reading /proc costs more
+                self._resident_mb.append(process_tree().resident_mb)
+            turn += 1
+
+    def report(self) -> dict[str, float | None]:
+        """`busy`: the device's share of time with work, 0 to 1 (on the CPU: of all cores); memory peaks in MB."""
+        cores = os.cpu_count() or 1
+        if self._nvml:
+            busy = sum(self._busy) / max(len(self._busy), 1) / 100
+        else:
+            busy = self._cpu / (cores * self._elapsed)
+        return {
+            "busy": busy,
+            "cpu_cores_used": self._cpu / self._elapsed,
+            "device_peak_mb": max(self._device_mb, default=None),
+            "resident_peak_mb": max(self._resident_mb, default=None),
+        }

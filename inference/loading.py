@@ -1,0 +1,62 @@
+"""A model folder on a device in the precision that suits it; shared by the plain engine and the pool's workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from inference.checkpoint import Presets, load_folder
+from inference.frontend.lexicon import Lexicon
+from inference.frontend.requests import RequestFrontEnd
+from inference.frontend.tokenizer import TextTokenizer
+from inference.frontend.voice import VoicePreparer
+from inference.models.config import ModelConfig
+from inference.models.flow import FlowModel
+from inference.models.language_model import LanguageModel
+from inference.models.vocoder import Vocoder
+from inference.runtime.precision import choose_device, choose_dtype, with_precision
+from inference.runtime.self_test import probe_flow, probe_language_model
+
+
+@dataclass(frozen=True)
+class LoadedModels:
+    """All that speaks: the front end, and the networks on `device`."""
+
+    device: torch.device
+    config: ModelConfig
+    front_end: RequestFrontEnd
+    presets: Presets
+    language_model: LanguageModel
+    flow: FlowModel
+    vocoder: Vocoder
+
+
+def load_models(
+    model_dir: str | Path,
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int = 1,
+    lexicon: Lexicon | None = None,
+) -> LoadedModels:
+    """Load a folder; half precision is given up for a module that fails its self-test.
+
+    `threads`: CPU threads of the ONNX networks; `lexicon`: the user's readings of words. Raises `CheckpointError` for
+    an unusable folder and `RequestError` for an unknown device or precision.
+    """
+    chosen = choose_device(device)
+    dtype = choose_dtype(precision, chosen)
+    folder = load_folder(Path(model_dir), device=str(chosen))
+    voices = VoicePreparer(
+        folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(chosen)
+    )
+    return LoadedModels(
+        device=chosen,
+        config=folder.config,
+        front_end=RequestFrontEnd(TextTokenizer(folder.text_tokenizer), voices, folder.presets, lexicon),
+        presets=folder.presets,
+        language_model=with_precision(folder.language_model, dtype, probe_language_model, "language model"),
+        flow=with_precision(folder.flow, dtype, probe_flow, "flow model"),
+        vocoder=folder.vocoder,
+    )

@@ -1,0 +1,97 @@
+"""Who holds which page of the incremental flow's memory (see `flow_pages`)."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+
+class PageBook:
+    """Who holds which page. Safe to use from several threads.
+
+    Pages of prompts are kept after their streams have ended, those of the voice that was used longest ago making
+    way first when pages run out.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self._free = list(range(pages))  # a heap: low numbers first keeps the used memory compact
+        self._holders = [0] * pages
+        self._voices: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._abandoned: deque[list[int]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def available(self) -> int:
+        """Pages that `take` could give."""
+        with self._lock:
+            return self._obtainable()
+
+    @property
+    def held(self) -> int:
+        """Pages in use, kept prompts included."""
+        with self._lock:
+            self._collect()
+            return len(self._holders) - len(self._free)
+
+    def take(self, count: int) -> list[int] | None:
+        """`count` pages for one holder, or None (and no change) when there are too few."""
+        with self._lock:
+            if self._obtainable() < count:
+                return None
+            for voice in list(self._voices):  # the one used longest ago first
+                if len(self._free) >= count:
+                    break
+                if any(self._holders[page] == 1 for page in self._voices[voice]):
+                    self._release(self._voices.pop(voice))
+            taken = [heapq.heappop(self._free) for _ in range(count)]
+            for page in taken:
+                self._holders[page] = 1
+            return taken
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """One holder less for each page."""
+        with self._lock:
+            self._release(pages)
+
+    def abandon(self, pages: list[int]) -> None:
+        """`give_back` for the garbage collector, which may come at any time: it takes no lock."""
+        self._abandoned.append(pages)
+
+    def prompt_pages(self, voice: bytes) -> list[int]:
+        """The kept pages of a voice's prompt, held for the caller as well; [] for an unknown voice."""
+        with self._lock:
+            pages = self._voices.get(voice)
+            if pages is None:
+                return []
+            self._voices.move_to_end(voice)
+            self._hold(pages)
+            return list(pages)
+
+    def keep_prompt(self, voice: bytes, pages: Sequence[int]) -> None:
+        """Keep the complete pages of a voice's prompt beyond their stream. The first to come stay."""
+        with self._lock:
+            if pages and voice not in self._voices:
+                self._hold(pages)
+                self._voices[voice] = list(pages)
+
+    def _obtainable(self) -> int:
+        """A page of a kept prompt belongs to one voice, so that a single holder means that no stream uses it."""
+        self._collect()
+        kept = sum(self._holders[page] == 1 for pages in self._voices.values() for page in pages)
+        return len(self._free) + kept
+
+    def _collect(self) -> None:
+        while self._abandoned:
+            self._release(self._abandoned.popleft())
+
+    def _hold(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self._holders[page] += 1
+
+    def _release(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self._holders[page] -= 1
+            if self._holders[page] == 0:
+                heapq.heappush(self._free, page)

@@ -1,0 +1,152 @@
+"""How the fused language model attends over a cache of slots: prompts, and one new position of many rows.
+
+Every write names its row, so that padding and rows that have ended write to a spare row instead of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference.models.language_model import grouped_attention
+from inference.runtime.kv_cache import KvCache
+
+
+class _Store:
+    """Splits queries from keys and values (N, heads + 2 kv_heads, head_dim) and stores the latter."""
+
+    def __init__(self, cache: KvCache, write_rows: Tensor, positions: Tensor) -> None:
+        self._cache = cache
+        self._write_rows, self._positions = write_rows, positions
+        self._kv_heads, self._head_dim = cache.data.shape[3], cache.data.shape[5]
+
+    def put(self, layer: int, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries (N, heads, D), new keys and values (N, 2, kv_heads, D), the layer's store."""
+        stored = self._cache.data[layer]
+        heads = fused.shape[1] - 2 * self._kv_heads
+        queries, new = fused[:, :heads], fused[:, heads:]
+        new = new.unflatten(1, (2, self._kv_heads))
+        stored[:, self._write_rows, :, self._positions] = new.to(stored.dtype)
+        return queries, new, stored
+
+
+class PromptAttention:
+    """Right-padded pieces of prompts, B × T symbols.
+
+    `rows` (B,) are theirs, `write_rows` and `positions` (B × T,) say where each symbol goes. With `prefix` None they
+    are beginnings and attend causally among themselves; otherwise over the first `prefix` positions of their rows.
+    """
+
+    def __init__(
+        self, cache: KvCache, rows: Tensor, write_rows: Tensor, positions: Tensor, prefix: int | None
+    ) -> None:
+        self._store = _Store(cache, write_rows, positions)
+        self._rows = rows
+        self._mask: Tensor | None = None
+        self._prefix = prefix
+        if prefix is not None:
+            places = torch.arange(prefix, device=positions.device)
+            self._mask = (places <= positions.view(len(rows), 1, -1, 1)).contiguous()
+
+    def attend(self, layer: int, fused: Tensor) -> Tensor:
+        """See `SlotAttention.attend`."""
+        queries, new, stored = self._store.put(layer, fused)
+        by_row = (len(self._rows), -1)
+        queries = queries.unflatten(0, by_row).transpose(1, 2)
+        if self._prefix is None:
+            keys, values = new.unflatten(0, by_row).permute(2, 0, 3, 1, 4)
+        else:
+            keys, values = stored[:, :, :, : self._prefix].index_select(1, self._rows).to(queries.dtype)
+        attended = grouped_attention(queries, keys, values, self._mask)
+        return attended.transpose(1, 2).reshape(len(fused), -1)
+
+
+class PrefixAttention:
+    """One position of each of the first B rows over the first `prefix` positions, longer ones masked.
+
+    All shapes are fixed by B and `prefix`, which makes a step with it fit for a captured graph. `product` takes two
+    batched matrix products instead of the fused kernel, which uses few processors for few rows.
+    """
+
+    def __init__(
+        self,
+        cache: KvCache,
+        write_rows: Tensor,
+        positions: Tensor,
+        prefix: int,
+        dtype: torch.dtype,
+        product: bool = False,
+    ) -> None:
+        self._store = _Store(cache, write_rows, positions)
+        self._batch, self._prefix, self._product = len(positions), prefix, product
+        places = torch.arange(prefix, device=positions.device)
+        hidden = (places > positions[:, None])[:, None, None]
+        # Added, not a choice: the fused kernel would make a sum of a bool mask in every layer.
+        mask = torch.zeros(hidden.shape, device=positions.device, dtype=torch.float32 if product else dtype)
+        self._mask = mask.masked_fill(hidden, -torch.inf)
+
+    def attend(self, layer: int, fused: Tensor) -> Tensor:
+        """See `SlotAttention.attend`."""
+        queries, new, stored = self._store.put(layer, fused)
+        kv_heads = new.shape[2]
+        queries = queries.unflatten(1, (kv_heads, -1))  # (B, kv_heads, group, D)
+        keys, values = stored[:, : self._batch].unbind(0)
+        attend = self._by_products if self._product else self._by_kernel
+        return attend(queries, keys, values).reshape(self._batch, -1)
+
+    def _by_kernel(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        keys, values = (stored[:, :, : self._prefix].to(queries.dtype) for stored in (keys, values))
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=self._mask)
+
+    def _by_products(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        shape = queries.shape
+        keys, values = (stored.flatten(0, 1)[:, : self._prefix] for stored in (keys, values))
+        scores = _float_product(queries.flatten(0, 1), keys.transpose(1, 2)).view(*shape[:3], -1)
+        shares = torch.softmax(torch.add(self._mask, scores, alpha=shape[3] ** -0.5), dim=-1)
+        return torch.bmm(shares.to(values.dtype).flatten(0, 1), values).view(shape)
+
+
+def _float_product(left: Tensor, right: Tensor) -> Tensor:
+    """Batched product with float32 results: half-precision scores would lose what softmax needs."""
+    if left.dtype == torch.float32:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())
+
+
+class RowAttention:
+    """One position of each row of a block, each row on its own over exactly its positions.
+
+    What a row gets thus cannot depend on its neighbours, bit by bit. `places`: (row within the block, slot, positions
+    including the new one) of the rows that matter; the others get zeros.
+    """
+
+    def __init__(
+        self,
+        cache: KvCache,
+        write_rows: Tensor,
+        positions: Tensor,
+        places: Sequence[tuple[int, int, int]],
+    ) -> None:
+        self._store = _Store(cache, write_rows, positions)
+        self._block = len(positions)
+        self._rows = [row for row, _, _ in places]
+        # Keys and values by layer, of each row: made once a step, as making views takes longer than using them.
+        self._memory = [
+            cache.data[:, :, slot : slot + 1, :, :length].flatten(0, 1).unbind(0)
+            for _, slot, length in places
+        ]
+
+    def attend(self, layer: int, fused: Tensor) -> Tensor:
+        """See `SlotAttention.attend`."""
+        queries, new, _ = self._store.put(layer, fused)
+        by_row = queries.unflatten(1, (new.shape[2], -1)).split(1)
+        attended = [torch.zeros_like(by_row[0])] * self._block
+        for row, memory in zip(self._rows, self._memory):
+            keys, values = memory[2 * layer : 2 * layer + 2]
+            attended[row] = F.scaled_dot_product_attention(by_row[row], keys, values)
+        return torch.cat(attended).flatten(1)

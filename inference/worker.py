@@ -1,0 +1,287 @@
+"""The process around one scheduler: loads a model folder, serves what comes over the pipe, tells how it is.
+
+Its life: `Loading`, `Ready`, then `Spoken`/`Failed`/`Prepared` for each key and a `Heartbeat` every second. SIGTERM or
+`Drain` make it finish what is live and leave; `Stop`, a closed pipe or a dead parent end it at once. Exit codes are in
+`inference.protocol`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from inference.protocol import (
+    DRAINED,
+    FAULT,
+    LOAD_FAILED,
+    Broken,
+    Cancel,
+    Drain,
+    Draining,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    Loading,
+    Prepare,
+    Ready,
+    Refused,
+    Speak,
+    Stop,
+    ToWorker,
+    WorkerSettings,
+    WorkerStats,
+)
+from inference.types import EngineError, SynthesisError
+
+# torch is imported by the functions that need it: the pipe is answered before, and the parent imports this file too.
+if TYPE_CHECKING:
+    from inference.loading import LoadedModels
+    from inference.scheduler import Scheduler
+    from inference.settings import LaneSettings
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_SECONDS = (
+    0.0005  # a decode step takes 2 ms on a GPU: it must not wait 5 ms for another thread's Python
+)
+_FRONT_END_CORES = 4  # of one clip in work
+_LAST_WORDS = 2.0  # seconds to get them out
+
+
+def run_worker(connection: Connection, settings: WorkerSettings) -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then tells us
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s: {settings.name}: %(message)s")
+    _Worker(connection, settings).run()
+
+
+class Outbox:
+    """Messages to the parent in order, sent by a thread of its own: a slow reader never holds up a lane."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queue: SimpleQueue[FromWorker | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, message: FromWorker) -> None:
+        self._queue.put(message)
+
+    def close(self, timeout: float) -> None:
+        """Send what is left, for at most `timeout` seconds."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def _send(self) -> None:
+        while (message := self._queue.get()) is not None:
+            try:
+                self._connection.send(message)
+            except OSError:  # the parent has gone: the reader notices too
+                return
+
+
+class _Worker:
+    def __init__(self, connection: Connection, settings: WorkerSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._parent = os.getppid()
+        self._begun = time.perf_counter()
+        self._outbox = Outbox(connection)
+        self._leave = threading.Event()
+        self._accepting = threading.Lock()  # nothing is accepted once `_leave` is set
+        self._scheduler: Scheduler | None = None
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._in_thread(self._read)
+        self._in_thread(self._beat)
+        try:
+            scheduler = self._load()
+        except BaseException as error:
+            self._exit(LOAD_FAILED, _last_words(error, "The worker could not start"))
+        self._leave.wait()  # a signal's handler runs in this thread meanwhile
+        with self._accepting:
+            self._outbox.put(Draining())
+        scheduler.drain()
+        self._exit(DRAINED)
+
+    # --------------------------------------------------------------------------------------------- loading
+    def _load(self) -> Scheduler:
+        self._outbox.put(Loading("loading"))
+        import torch
+
+        from inference.frontend.lexicon import read_lexicon
+        from inference.loading import load_models
+        from inference.runtime.language_model_lane import LanguageModelLane
+        from inference.runtime.wave_lane import WaveLane
+        from inference.scheduler import Scheduler, SchedulerSettings
+
+        chosen = self._settings
+        # On the CPU each piece of work has one thread, so that its bits depend on nothing else and cores are shared by
+        # many pieces. Beside a GPU the CPU has the front end alone.
+        on_cuda = chosen.device.startswith("cuda")
+        each = min(_FRONT_END_CORES, chosen.threads // chosen.front_end_threads) if on_cuda else 1
+        torch.set_num_threads(max(1, each))
+        words = None if chosen.lexicon is None else read_lexicon(Path(chosen.lexicon))
+        models = load_models(
+            chosen.model_dir, chosen.device, chosen.precision, threads=max(1, each), lexicon=words
+        )
+        lanes = chosen.lanes or self._lanes_for(models)
+        self._outbox.put(Loading("warming up"))
+        scheduler = Scheduler(
+            models.front_end,
+            LanguageModelLane(models.language_model, lanes),
+            WaveLane(models.flow, models.vocoder, lanes),
+            SchedulerSettings(
+                sample_rate=models.config.sample_rate,
+                lookahead=models.config.flow.pre_lookahead,
+                slots=lanes.slots,
+                max_batch=lanes.max_batch,
+                front_end_threads=chosen.front_end_threads,
+                run_ahead=chosen.run_ahead,
+                warm_up=chosen.warm_up,
+            ),
+            emit=self._outbox.put,
+            on_fault=self._on_fault,
+            lane_scope=lambda: _lane_scope(models.device),
+        )
+        scheduler.start()
+        self._scheduler = scheduler
+        self._outbox.put(
+            Ready(
+                device=str(models.device),
+                sample_rate=models.config.sample_rate,
+                presets=tuple(models.front_end.presets),
+                concurrency=chosen.concurrency or lanes.slots,
+                lanes=lanes,
+                seconds=time.perf_counter() - self._begun,
+            )
+        )
+        return scheduler
+
+    def _lanes_for(self, models: LoadedModels) -> LaneSettings:
+        import torch
+
+        from inference.devices import free_memory
+        from inference.settings import settings_for
+
+        return settings_for(
+            models.device.type,
+            models.config,
+            free_memory(models.device, self._settings.memory),
+            threads=self._settings.threads,
+            concurrency=self._settings.concurrency,
+            half=models.language_model.dtype != torch.float32,
+            low_memory=self._settings.low_memory,
+        )
+
+    # ------------------------------------------------------------------------------------------- messages
+    def _read(self) -> None:
+        while True:
+            try:
+                message: ToWorker = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(DRAINED)  # nobody is left to speak to
+            self._handle(message)
+
+    def _handle(self, message: ToWorker) -> None:
+        if isinstance(message, (Speak, Prepare)):
+            self._accept(message)
+        elif isinstance(message, Cancel):
+            if self._scheduler is not None:
+                self._scheduler.cancel(message.key)
+        elif isinstance(message, Drain):
+            self._begin_to_leave()
+        elif isinstance(message, Stop):
+            os._exit(DRAINED)
+
+    def _accept(self, message: Speak | Prepare) -> None:
+        with self._accepting:
+            scheduler = self._scheduler
+            if self._leave.is_set() or scheduler is None:
+                self._outbox.put(Refused(message.key))
+                return
+            try:
+                content: Any = pickle.loads(message.payload)
+                if isinstance(message, Speak):
+                    scheduler.submit(message.key, content, message.waited)
+                else:
+                    scheduler.prepare_voice(message.key, *content)
+            except Exception as error:
+                logger.error("A message cannot be used.", exc_info=error)
+                self._outbox.put(Failed(message.key, _last_words(error, "The request cannot be read")))
+
+    # --------------------------------------------------------------------------------------------- leaving
+    def _on_sigterm(self, number: int, frame: object) -> None:
+        # In a thread: this one may hold the event's own lock just now.
+        self._in_thread(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        if self._scheduler is None:
+            os._exit(DRAINED)  # still loading: nothing is live
+        self._leave.set()
+
+    def _on_fault(self, error: BaseException) -> None:
+        logger.error("A lane failed; the worker leaves to be started anew.", exc_info=error)
+        self._exit(FAULT, _last_words(error, "The worker failed"))
+
+    def _exit(self, code: int, error: SynthesisError | None = None) -> None:
+        """Without Python's own clean-up, which may hang in a broken device context."""
+        if error is not None:
+            self._outbox.put(Broken(error))
+        self._outbox.close(_LAST_WORDS)
+        logging.shutdown()
+        os._exit(code)
+
+    # ------------------------------------------------------------------------------------------- heartbeat
+    def _beat(self) -> None:
+        while True:
+            time.sleep(self._settings.heartbeat)
+            if os.getppid() != self._parent:
+                os._exit(DRAINED)
+            self._outbox.put(Heartbeat(self._stats()))
+
+    def _stats(self) -> WorkerStats:
+        from inference.devices import allocated_memory, process_memory
+
+        scheduler = self._scheduler
+        stats = WorkerStats() if scheduler is None else scheduler.stats()
+        return replace(
+            stats,
+            memory_bytes=process_memory(),
+            device_bytes=allocated_memory(self._settings.device) if scheduler else 0,
+        )
+
+    def _in_thread(self, work: Any) -> None:
+        threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
+
+
+def _lane_scope(device: Any) -> AbstractContextManager[Any]:
+    """A lane's thread works on its device, in a stream of its own."""
+    import torch
+
+    if device.type != "cuda":
+        return nullcontext()
+    torch.cuda.set_device(device)
+    return torch.cuda.stream(torch.cuda.Stream(device))
+
+
+def _last_words(error: BaseException, what: str) -> SynthesisError:
+    if isinstance(error, SynthesisError):
+        return error
+    logger.error("%s.", what, exc_info=error)
+    return EngineError("worker_failed", f"{what} ({type(error).__name__}); see the log.")
