@@ -51,7 +51,8 @@ class MelSpeed:
             least = 1 if self._received else 0
             return max(self._emitted, least, int(self._received / self._speed))
         end = self._emitted
-        while (end + 0.5) * self._speed - 0.5 <= self._received - 1:
+        sure = int(self._received / self._speed)  # the whole may end here: no frame beyond its length
+        while end < sure and (end + 0.5) * self._speed - 0.5 <= self._received - 1:
             end += 1
         return end
 
