@@ -98,12 +98,15 @@ def alarms(wave: Wave, text: str) -> list[str]:
 
 
 def spectral_spike(wave: Wave) -> float:
-    """How far in dB a narrow peak above 1 kHz stands out of the long-term spectrum: a tone that never moves."""
+    """How far in dB a narrow peak above 1 kHz stands out of the mean log spectrum: a tone that never moves.
+
+    Of logs, so that one loud vowel with a strong harmonic is none.
+    """
     size = 1024
     if len(wave) < 4 * size:
         return 0.0
     frames = np.lib.stride_tricks.sliding_window_view(wave, size)[:: size // 4] * np.hanning(size)
-    spectrum = 10 * np.log10((np.abs(np.fft.rfft(frames)) ** 2).mean(0) + 1e-10)
+    spectrum = 10 * np.log10(np.abs(np.fft.rfft(frames)) ** 2 + 1e-10).mean(0)
     padded = np.pad(spectrum, 10, mode="edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 21), axis=1)
     return float((spectrum - around)[64:].max())
