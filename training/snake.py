@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from inference.models.vocoder import Snake, Vocoder
+from inference.models.vocoder import Snake, Vocoder, snake
 
 _TOLERANCE = 0.05  # bfloat16
 
-Activation = Callable[[Tensor, Tensor], Tensor]
-
-
-def snake(x: Tensor, alpha: Tensor) -> Tensor:
-    """x (B, C, T), alpha (C) → as `Snake`, in the precision of x, which the next convolution wants anyway."""
-    a = alpha[:, None]
-    return (x + torch.sin(x * a).square() / (a + 1e-9)).to(x.dtype)
+Activation = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def fuse(generator: Vocoder, device: torch.device) -> bool:
@@ -40,12 +33,8 @@ def fuse(generator: Vocoder, device: torch.device) -> bool:
         return False
     for module in generator.modules():
         if isinstance(module, Snake):
-            module.forward = partial(_apply, compiled, module)  # type: ignore[method-assign]
+            module.compute = compiled
     return True
-
-
-def _apply(activation: Activation, module: Snake, x: Tensor) -> Tensor:
-    return activation(x, module.alpha)
 
 
 def _check(compiled: Activation, device: torch.device) -> None:
@@ -54,7 +43,7 @@ def _check(compiled: Activation, device: torch.device) -> None:
     alpha = torch.linspace(0.5, 2.0, 8, device=device).requires_grad_()
     results = []
     for function in (snake, compiled):
-        y = function(x, alpha)
+        y = function(x, alpha, None)
         results.append((y, *torch.autograd.grad(y.float().square().mean(), (x, alpha))))
     for wanted, found in zip(*results):
         if found.dtype != wanted.dtype or not torch.allclose(found, wanted, _TOLERANCE, _TOLERANCE):

@@ -16,7 +16,7 @@ from inference.types import CheckpointError
 from training.discriminators import Discriminators
 from training.export import pack
 from training.losses import discriminator_loss, feature_loss, generator_loss, magnitudes, spectral_loss
-from training.snake import fuse, snake
+from training.snake import fuse
 from training.step_graph import WARMUP_STEPS, Losses, StepGraph
 from training.vocoder import Options, VocoderTrainer, parse, train
 from training.vocoder_data import Crops, disturbed
@@ -310,15 +310,6 @@ def test_layout_does_not_change_judgements() -> None:
     assert not features[0][0].is_contiguous()
     for a, b in zip(plain, last):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_the_training_snake_is_the_models_snake() -> None:
-    module = Snake(6)
-    with torch.no_grad():
-        module.alpha.copy_(torch.linspace(0.3, 2.0, 6))
-    x = torch.randn(2, 6, 50)
-    torch.testing.assert_close(snake(x, module.alpha), module(x))
-    assert snake(x.bfloat16(), module.alpha).dtype == torch.bfloat16
 
 
 def test_activations_that_cannot_be_compiled_stay(
