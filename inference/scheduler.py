@@ -19,11 +19,14 @@ from typing import Any
 from inference.board import Board
 from inference.faults import as_request_error, is_device_fault
 from inference.frontend.requests import RequestFrontEnd
-from inference.lane_loops import LanguageModelLane, SpeechLoop, WaveLane, WaveLoop
 from inference.live_request import LiveRequest
 from inference.protocol import Failed, FromWorker, Prepared, WorkerStats
+from inference.runtime.language_model_lane import LanguageModelLane
+from inference.runtime.wave_lane import WaveLane
+from inference.speech_loop import SpeechLoop
 from inference.types import Reference, SynthesisError, SynthesisRequest
 from inference.validate import validate
+from inference.wave_loop import WaveLoop
 
 logger = logging.getLogger(__name__)
 

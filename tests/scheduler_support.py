@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from inference.lane_loops import LanguageModelLane, WaveLane
 from inference.loading import LoadedModels
 from inference.protocol import Failed, FromWorker, Prepared, Spoken
+from inference.runtime.language_model_lane import LanguageModelLane
+from inference.runtime.wave_lane import WaveLane
 from inference.scheduler import Scheduler, SchedulerSettings
 from inference.settings import LaneSettings, PoolSettings
 from inference.types import AudioChunk, SynthesisError, SynthesisRequest, Voice

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from inference import CosyVoice, Mode, Reference
-from inference.lane_loops import WaveLane
 from inference.live_request import LiveRequest
 from inference.loading import LoadedModels, load_models
 from inference.runtime.uniforms import derive_seed
+from inference.runtime.wave_lane import WaveLane
 from inference.types import EngineError, SynthesisError, SynthesisRequest
 from tests.engine_support import CLIP, GOOD, LONG_TEXT, REQUESTS, TEXT
 from tests.make_clips import silence, speech, wav_bytes
@@ -115,7 +115,7 @@ def test_the_time_before_the_scheduler_counts(serving: Serving) -> None:
     ],
 )
 def test_a_bad_request_fails_alone(serving: Serving, request_: SynthesisRequest, code: str) -> None:
-    serving.scheduler.submit(0, LONG_STREAM)
+    serving.scheduler.submit(0, replace(GOOD, stream=True))
     serving.scheduler.submit(1, request_)
     assert serving.listener.error(1).code == code
     assert serving.listener.heard(1) == []
@@ -202,7 +202,8 @@ def test_a_broken_lane_is_reported(models: LoadedModels, monkeypatch: pytest.Mon
 
 # ---------------------------------------------------------------------------------------------- cancelling
 def test_cancelled_before_it_began(serving: Serving) -> None:
-    for key in range(6):
+    serving.scheduler.submit(0, GOOD)
+    for key in range(1, 6):
         serving.scheduler.submit(key, LONG_STREAM)
     for key in range(1, 6):
         serving.scheduler.cancel(key)
