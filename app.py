@@ -51,6 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="of the language model and the flow model; auto is half precision on a GPU where it is sound there",
     )
     parser.add_argument(
+        "--vocoder-backend",
+        choices=("auto", "torch", "channels_last", "onnxruntime"),
+        default="auto",
+        help="what runs the vocoder's convolutions on the CPU; auto is the fastest that passes its self-test",
+    )
+    parser.add_argument(
         "--max-workers",
         type=_count,
         default=0,
@@ -102,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model_dir=args.model_dir,
             device=args.device,
             precision=args.precision,
+            vocoder_backend=args.vocoder_backend,
             max_workers=args.max_workers,
             concurrency=args.concurrency_count,
             queue_size=args.queue_size,

@@ -36,7 +36,7 @@ class Row:
 
 
 SETUPS: dict[str, dict[str, Any]] = {
-    "naive": {"precision": "fp32", "pool": False},
+    "naive": {"precision": "fp32", "pool": False, "vocoder_backend": "torch"},
     "half": {"precision": "auto", "pool": False},
     "pool": {"precision": "auto", "pool": True},
     "graphs": {"precision": "auto", "pool": True, "graphs": True},
@@ -83,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model-dir", type=Path, default=None, help="model folder (default: random full-size weights)")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     add("--precision", default="auto", help="of all rows but naive: auto, fp16, bf16 or fp32")
+    add("--vocoder-backend", default="auto", help="of all rows but naive, which has torch; for the CPU")
     add("--workers", type=int, default=1, help="worker processes of the pool")
     add("--text-tokens", type=int, default=25)
     add(
@@ -174,6 +175,8 @@ def _job(args: argparse.Namespace, setup: str, folder: Path, device: str, stream
     )
     if setup != "naive" and args.precision != "auto":
         job = replace(job, precision=args.precision)
+    if setup != "naive":
+        job = replace(job, vocoder_backend=args.vocoder_backend)
     reference = args.reference or (_bundled_clip() if args.model_dir else None)
     if reference:
         job = replace(job, reference=str(reference), transcript=args.transcript)

@@ -46,6 +46,7 @@ class Job:
     text: str = ""
     reference_seconds: float = 4.0
     workers: int = 1
+    vocoder_backend: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ class OneByOne:
     def __init__(self, job: Job) -> None:
         from inference import CosyVoice
 
-        self._engine = CosyVoice(job.folder, device=job.device, precision=job.precision)
+        self._engine = CosyVoice(
+            job.folder, device=job.device, precision=job.precision, vocoder_backend=job.vocoder_backend
+        )
         self._turn = threading.Lock()
         self.deadline = float("inf")
 
@@ -105,6 +108,7 @@ class Pooled:
                 model_dir=Path(job.folder),
                 devices=(job.device,) * job.workers,
                 precision=job.precision,
+                vocoder_backend=job.vocoder_backend,
                 max_workers=job.workers,
                 concurrency=most,
                 queue_size=2 * most,

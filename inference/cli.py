@@ -86,6 +86,7 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--stream", action="store_true", help="make the sound in small pieces, the first one early")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     add("--precision", default="auto", help="auto, fp32, fp16 or bf16")
+    add("--vocoder-backend", default="auto", help="auto, torch, channels_last or onnxruntime; for the CPU")
     add("--out", type=Path, required=True, help="the WAV file to write")
 
 
@@ -131,7 +132,13 @@ def synthesize(args: argparse.Namespace) -> int:
     from inference import CosyVoice
 
     started = time.perf_counter()
-    engine = CosyVoice(folder, device=args.device, precision=args.precision, lexicon=lexicon)
+    engine = CosyVoice(
+        folder,
+        device=args.device,
+        precision=args.precision,
+        lexicon=lexicon,
+        vocoder_backend=args.vocoder_backend,
+    )
     loaded = time.perf_counter() - started
     chunks = list(engine.synthesize(request))
     if not chunks:

@@ -22,6 +22,7 @@ class WorkerSettings:
     lexicon: str | None
     device: str
     precision: str
+    vocoder_backend: str
     concurrency: int
     lanes: LaneSettings | None
     low_memory: bool

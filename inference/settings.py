@@ -72,6 +72,7 @@ class PoolSettings:
     devices: tuple[str, ...] = ("auto",)
     lexicon: Path | None = None  # the user's readings of words
     precision: str = "auto"
+    vocoder_backend: str = "auto"  # on the CPU: see `runtime.backends`
     max_workers: int = 0
     concurrency: int = 0
     queue_size: int = 32

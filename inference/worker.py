@@ -138,7 +138,12 @@ class _Worker:
         torch.set_num_threads(max(1, each))
         words = None if chosen.lexicon is None else read_lexicon(Path(chosen.lexicon))
         models = load_models(
-            chosen.model_dir, chosen.device, chosen.precision, threads=max(1, each), lexicon=words
+            chosen.model_dir,
+            chosen.device,
+            chosen.precision,
+            threads=max(1, each),
+            lexicon=words,
+            vocoder_backend=chosen.vocoder_backend,
         )
         lanes = chosen.lanes or self._lanes_for(models)
         self._outbox.put(Loading("warming up"))

@@ -164,6 +164,7 @@ class WorkerKeeper:
             lexicon=None if chosen.lexicon is None else str(chosen.lexicon),
             device=place.device,
             precision=chosen.precision,
+            vocoder_backend=chosen.vocoder_backend,
             concurrency=chosen.concurrency,
             lanes=chosen.lanes,
             low_memory=chosen.low_memory,

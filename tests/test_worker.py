@@ -47,6 +47,7 @@ def settings_for_test(folder: Path) -> WorkerSettings:
         lexicon=None,
         device="cpu",
         precision="auto",
+        vocoder_backend="auto",
         concurrency=4,
         lanes=LANES,
         low_memory=False,

@@ -6,6 +6,7 @@ Parameter names are those of `hift.pt` once weight norm is folded (see `weight_n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +20,17 @@ from inference.models.spectral import ShortFourier
 from inference.models.weight_norm import fold_weight_norm
 from inference.types import EngineError
 
-__all__ = ["ResBlock", "Snake", "Vocoder", "fold_weight_norm"]
+__all__ = ["ResBlock", "Snake", "SpectrumBackend", "Vocoder", "fold_weight_norm"]
 
 _FINAL_SLOPE = 0.01  # torch's default, unlike the other activations (SPEC 6.3)
 _MAX_MAGNITUDE = 100.0
+
+
+class SpectrumBackend(Protocol):
+    """Computes `Vocoder.convolve` of items without padding: mel (B, 80, T), source spectrum (B, 18, 120*T + 1), both
+    float32 → (B, 18, 120*T + 1)."""
+
+    def __call__(self, mel: Tensor, excitation: Tensor) -> Tensor: ...
 
 
 def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -83,6 +91,8 @@ class Vocoder(nn.Module):
     def __init__(self, cfg: VocoderConfig) -> None:
         super().__init__()
         self.cfg = cfg
+        # Used by `decode` of unpadded float32 items; of the weights as they are when it is set (see `backends`).
+        self.backend: SpectrumBackend | None = None
         self.f0_predictor = F0Predictor(cfg.mel_bins, cfg.f0_channels)
         self.m_source = HarmonicSource(cfg)
         self.fourier = ShortFourier(cfg.istft_n_fft, cfg.istft_hop)
@@ -172,6 +182,8 @@ class Vocoder(nn.Module):
         samples = None if lengths is None else lengths * self.cfg.hop
         with torch.autocast(mel.device.type, enabled=False):
             excitation = self.fourier.transform(source[:, 0].float(), samples)
+        if self.backend is not None and lengths is None and not torch.is_grad_enabled():
+            return self.backend(mel, excitation)
         masks: list[Tensor | None] = [self._frame_mask(lengths, mel.shape[2])]
         scale = 1
         for rate in self.cfg.upsample_rates[:-1]:
