@@ -113,7 +113,7 @@ class Dispatcher:
             if ticket in self._waiting and len(self._waiting) > self._settings.queue_size:
                 self._waiting.remove(ticket)
                 self._count(refused=1)
-                raise _busy(len(self._outstanding()))
+                raise busy(len(self._outstanding()))
             self._count(accepted=1)
             return ticket
 
@@ -233,14 +233,16 @@ class Dispatcher:
         return False
 
 
-def _busy(ahead: int) -> RequestError:
-    return RequestError(
-        "busy", f"The server is busy, {ahead} requests are ahead; try again in a moment.", ahead=ahead
-    )
+def busy(ahead: int) -> RequestError:
+    """What a request gets that finds no place; `ahead`: those served or waiting before it."""
+    others = "1 request is" if ahead == 1 else f"{ahead} requests are"
+    return RequestError("busy", f"The server is busy, {others} ahead; try again in a moment.", ahead=ahead)
 
 
 def _pool_closed() -> EngineError:
-    return EngineError("pool_closed", "The server is shutting down and takes no more requests.")
+    return EngineError(
+        "pool_closed", "The server is shutting down and did not finish this request; try again later."
+    )
 
 
 def _worker_lost() -> EngineError:

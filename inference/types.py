@@ -67,11 +67,16 @@ class EngineError(SynthesisError):
 class Reference:
     """A clip of the voice to imitate, and what is said in it.
 
-    `audio` is a file path or the bytes of a file in any common format. `transcript` may be empty.
+    `audio` is a file path or the bytes of a file in any common format; a path may be given as a `str` too.
+    `transcript` may be empty.
     """
 
     audio: Path | bytes
     transcript: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.audio, str):  # against the annotation, but what most people write first
+            object.__setattr__(self, "audio", Path(self.audio))
 
 
 @dataclass(frozen=True)

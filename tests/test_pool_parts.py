@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inference.dispatcher import busy
 from inference.frontend.prompt import ModelInput
 from inference.frontend.requests import SegmentInput
 from inference.live_request import WHOLE_PATIENCE, LiveRequest
@@ -451,3 +452,8 @@ def test_faults_are_told_apart(error: Callable[[], Exception], memory: bool, dev
     wrapped.__cause__ = error()
     assert is_device_fault(wrapped) is device
     assert as_request_error(error()).code == ("out_of_memory" if memory else "engine_failed")
+
+
+def test_busy_counts_in_plain_english() -> None:
+    assert "1 request is ahead" in busy(1).message
+    assert "2 requests are ahead" in busy(2).message

@@ -59,3 +59,7 @@ def test_good_requests_pass() -> None:
     validate(replace(GOOD, speed=1.2, stream=True))
     validate(replace(GOOD, mode=Mode.CONVERT, text="", source=Reference(Path("b.wav"))))
     validate(replace(GOOD, speed=np.float32(0.5), seed=np.int64(2**63 - 1)))  # type: ignore[arg-type]
+
+
+def test_a_clip_may_be_named_by_a_string() -> None:
+    assert Reference("a.wav") == Reference(Path("a.wav"))
