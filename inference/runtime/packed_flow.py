@@ -13,7 +13,7 @@ from inference.models.flow import FlowModel
 from inference.models.flow_encoder import relative_positions
 from inference.models.masks import MixedVisibility, mixed_visibility, valid_positions
 from inference.runtime.captured import Programs
-from inference.runtime.frame_pack import GAP, FramePack, Ints, PackedMel, device_layout, upload
+from inference.runtime.frame_pack import FramePack, Ints, PackedMel, device_layout, upload
 from inference.runtime.packed_attention import choose_attention
 from inference.runtime.packed_solver import PackedSolver, SolverBuffers
 from inference.runtime.packed_velocity import PackedVelocity
@@ -191,8 +191,3 @@ def _layers(layers: torch.nn.ModuleList, x: Tensor, seen: MixedVisibility) -> Te
     for layer in layers:
         x = layer(x, positions, seen)
     return x
-
-
-def packed_frames(lengths: Sequence[int]) -> int:
-    """Frames of the row that a batch of these lengths fills."""
-    return sum(lengths) + GAP * len(lengths)
