@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.soak_cases import bad_requests, good_requests
 from benchmarks.watch import Tree, left_over, open_nvml, process_tree
+from inference.devices import available_devices
 from inference.pool import WorkerPool
 from inference.settings import PoolSettings
 from inference.types import SynthesisError, SynthesisRequest
@@ -156,6 +157,10 @@ class Snapshot:
     tree: Tree
     device_mb: float | None
 
+    @staticmethod
+    def on_cuda(device: str) -> bool:
+        return device.startswith("cuda") or (device == "auto" and available_devices() != ("cpu",))
+
     @classmethod
     def take(cls, device: str) -> Snapshot:
         nvml = open_nvml(device)
@@ -281,7 +286,8 @@ def _report(
     problems = [f"{count} × {what}" for what, count in findings.unexpected.items()]
     if findings.crosstalk:
         problems.append(f"{findings.crosstalk} answers belong to other requests")
-    if findings.different:
+    # On CUDA rounding depends on the company; `benchmarks.crosstalk` tells that from another's sound.
+    if findings.different and not Snapshot.on_cuda(args.device):
         problems.append(f"{findings.different} answers differ from the solo ones")
     if plain:
         problems.append(f"{plain} solo answers differ from the plain engine's")

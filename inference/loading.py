@@ -51,6 +51,9 @@ def load_models(
     check_backend(vocoder_backend)
     chosen = choose_device(device)
     dtype = choose_dtype(precision, chosen)
+    if chosen.type == "cuda":
+        # The same request is the same sound: some of cuDNN's transposed convolutions add up in any order.
+        torch.backends.cudnn.deterministic = True
     folder = load_folder(Path(model_dir), device=str(chosen))
     install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
     voices = VoicePreparer(
