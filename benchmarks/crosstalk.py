@@ -155,7 +155,8 @@ def fingerprint(pcm: Int16Audio) -> Floats:
     power = np.abs(np.fft.rfft(frames * np.hanning(_FFT).astype(np.float32))) ** 2
     top = _FFT // 3
     bands = power[:, 1 : 1 + top // _BANDS * _BANDS].reshape(len(power), _BANDS, -1).mean(axis=2)
-    return np.log(bands + 1e-6).astype(np.float32)
+    found: Floats = np.log(bands + 1e-6).astype(np.float32)
+    return found
 
 
 def distance(one: Floats, other: Floats) -> float:
