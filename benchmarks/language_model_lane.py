@@ -1,9 +1,10 @@
 """What a step of the language-model lane costs: `python -m benchmarks.language_model_lane`.
 
 Random weights of the public sizes (or of nano's, or tiny), speech that never ends by itself. Prints milliseconds of
-each decode step by rows and cached positions, uncaptured and captured, with attention by the fused kernel and by matrix
-products; of taking prompts in; and what users get from the whole lane: tokens a second, time to the first token.
-`--json FILE` keeps the numbers.
+each decode step by rows and cached positions, uncaptured and captured: plain, with attention by the fused kernel or by
+matrix products, and by our own kernels where these run; of taking prompts in; and what users get from the whole lane,
+plain and by kernels: tokens a second, time to the first token, what the host does a step besides waiting. `--json FILE`
+keeps the numbers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from inference.models.config import LanguageModelConfig
 from inference.models.language_model import LanguageModel
 from inference.runtime.bucket_runner import DECODE, PREFILL, BucketRunner
 from inference.runtime.feed import SpeechPrompt
-from inference.runtime.lane_graphs import Shape
-from inference.runtime.language_model_lane import LanguageModelLane, SpeechJob
+from inference.runtime.lane_graphs import Shape, bucket
+from inference.runtime.language_model_lane import LanguageModelLane, SpeechJob, make_runner
+from inference.runtime.slot_runner import Reading, SlotRunner
+from inference.runtime.slot_table import SlotRows
 from inference.settings import LaneSettings
 
 SIZES = {
@@ -92,21 +95,32 @@ def step_table(
 
 
 def lane_table(
-    bench: Bench, model: LanguageModel, settings: LaneSettings, users: Sequence[int], speech: int
+    bench: Bench,
+    model: LanguageModel,
+    settings: LaneSettings,
+    users: Sequence[int],
+    speech: int,
+    runner: SlotRunner,
 ) -> list[dict[str, Any]]:
     """What a crowd that comes at once gets from a whole lane."""
-    lane = LanguageModelLane(model, settings)
+    name = "kernels" if own_kernels(runner) else "plain"
+    lane = LanguageModelLane(model, settings, runner)
     started = time.perf_counter()
     lane.warm_up()
     bench.wait()
-    print(f"warm-up {time.perf_counter() - started:.1f} s, memory {lane.memory_bytes() / 1e6:.0f} MB")
+    print(f"{name}: warm-up {time.perf_counter() - started:.1f} s, memory {lane.memory_bytes() / 1e6:.0f} MB")
     rows = []
     for count in (users[0], *users):  # the first time is not kept
-        rows.append(crowd(bench, lane, model.cfg, count, speech))
-        lane.idle()
+        rows.append({"step": "lane", "name": name, **crowd(bench, lane, model.cfg, count, speech)})
+        while lane.idle():
+            pass
     for row in rows[1:]:
         print_row(row)
     return rows[1:]
+
+
+def own_kernels(runner: SlotRunner) -> bool:
+    return type(runner).__name__ == "KernelRunner"  # importing it needs Triton
 
 
 def crowd(
@@ -115,27 +129,49 @@ def crowd(
     """`users` jobs, each until it has `speech` tokens."""
     heard = dict.fromkeys(range(users), 0)
     firsts: list[float] = []
+    waits = Waits()
     started = time.perf_counter()
     lane.admit([SpeechJob(key, prompt(cfg, key)) for key in heard])
     steps = 0
-    while lane.busy:
-        steps += 1
-        for event in lane.step():
-            if not heard[event.key]:
-                firsts.append(time.perf_counter() - started)
-            heard[event.key] += len(event.tokens)
-            if heard[event.key] >= speech:
-                lane.cancel(event.key)
+    with waits:
+        while lane.busy:
+            steps += 1
+            for event in lane.step():
+                if not heard[event.key]:
+                    firsts.append(time.perf_counter() - started)
+                heard[event.key] += len(event.tokens)
+                if heard[event.key] >= speech:
+                    lane.cancel(event.key)
     bench.wait()
     seconds = time.perf_counter() - started
     return {
-        "step": "lane",
         "users": users,
         "tokens_per_s": sum(heard.values()) / seconds,
         "step_ms": seconds / steps * 1e3,
+        "host_ms": (seconds - waits.seconds) / steps * 1e3,
         "first_token_ms": float(np.median(firsts)) * 1e3,
         "last_first_token_ms": max(firsts) * 1e3,
     }
+
+
+class Waits:
+    """Adds up how long readings wait for the device."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._plain = Reading.ids
+
+    def __enter__(self) -> None:
+        def timed(reading: Reading) -> list[int]:
+            started = time.perf_counter()
+            ids = self._plain(reading)
+            self.seconds += time.perf_counter() - started
+            return ids
+
+        Reading.ids = timed  # type: ignore[assignment, method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        Reading.ids = self._plain  # type: ignore[method-assign]
 
 
 def prompt(cfg: LanguageModelConfig, seed: int) -> SpeechPrompt:
@@ -170,14 +206,68 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--context", type=int, default=1024)
     add("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     add("--prefixes", type=int, nargs="+", default=[256, 512, 1024])
+    add("--prefill", type=int, default=4096, help="prompt symbols taken in at once")
+    add("--no-plain", action="store_true", help="only our own kernels, where they run")
     add("--prompts", type=int, nargs="+", default=[1, 4, 8], help="prompts taken in at once")
     add("--users", type=int, nargs="+", default=[1, 4, 16, 64])
     add("--speech", type=int, default=SPEECH_TOKENS, help="speech tokens of each user")
     add("--repeats", type=int, default=30)
-    add("--compile", action="store_true", help="compile the decode step (slow to start)")
     add("--no-steps", action="store_true", help="only the whole lane")
     add("--json", type=Path)
     return parser.parse_args(arguments)
+
+
+def plain_steps(bench: Bench, model: LanguageModel, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps of torch's own operations."""
+    rows: list[dict[str, Any]] = []
+    if given.no_plain:
+        return rows
+    decodes = [
+        Shape(r, p) for p in given.prefixes for r in given.rows if r <= given.slots and p <= given.context
+    ]
+    on_cuda = model.device.type == "cuda"
+    for product in (False, True):
+        runner = BucketRunner(
+            model,
+            given.slots,
+            given.context,
+            given.prefill,
+            graphs=on_cuda,
+            product=product,
+        )
+        rows += step_table(bench, runner, DECODE, decodes, "products" if product else "kernel")
+        if not product:
+            prompts = [Shape(count, size) for count in given.prompts for size in (128, 256, 512)]
+            rows += step_table(bench, runner, PREFILL, prompts, "causal")
+    return rows
+
+
+@torch.inference_mode()
+def kernel_steps(bench: Bench, model: LanguageModel, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same by our own kernels, over rows of so many positions; prompts as packed batches."""
+    settings = LaneSettings(
+        slots=given.slots, context=given.context, prefill_tokens=given.prefill, graphs=True
+    )
+    runner = make_runner(model, settings)
+    if not own_kernels(runner) or not isinstance(runner, BucketRunner):
+        return []
+    rows = []
+    for positions in given.prefixes:
+        for count in given.rows:
+            if count > given.slots or positions > given.context:
+                continue
+            table = SlotRows(runner.table)
+            table.data.zero_()
+            table.sampler().max_len[:count] = 1 << 40
+            table.sampler().active[:count] = 1
+            # A step that is timed moves on by a position each time; the rows stay close to what they are named for.
+            table.lengths[:count] = positions - 3 * given.repeats
+            shape = Shape(count, bucket(positions, runner.prefixes))
+            found = step_table(bench, runner, DECODE, [shape], "own")
+            rows += [{**row, "size": positions} for row in found]
+    runner.table.zero_()
+    batches = runner.prompt_shapes()
+    return rows + step_table(bench, runner, PREFILL, batches, "packed")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -190,28 +280,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(given.size, dtype, describe(given.device))
     rows: list[dict[str, Any]] = []
     if not given.no_steps:
-        decodes = [
-            Shape(r, p) for p in given.prefixes for r in given.rows if r <= given.slots and p <= given.context
-        ]
-        for product in (False, True):
-            runner = BucketRunner(
-                model,
-                given.slots,
-                given.context,
-                2048,
-                graphs=on_cuda,
-                compiled=given.compile,
-                product=product,
-            )
-            rows += step_table(bench, runner, DECODE, decodes, "products" if product else "kernel")
-            if not product:
-                prompts = [Shape(count, size) for count in given.prompts for size in (128, 256, 512)]
-                rows += step_table(bench, runner, PREFILL, prompts, "causal")
-            del runner
+        rows += plain_steps(bench, model, given)
+        rows += kernel_steps(bench, model, given)
     settings = LaneSettings(
-        slots=given.slots, context=given.context, prefill_tokens=2048, graphs=on_cuda, compile=given.compile
+        slots=given.slots,
+        context=given.context,
+        prefill_tokens=given.prefill,
+        graphs=on_cuda,
     )
-    rows += lane_table(bench, model, settings, [n for n in given.users if n <= given.slots], given.speech)
+    users = [count for count in given.users if count <= given.slots]
+    runner = make_runner(model, settings)
+    if own_kernels(runner) and not given.no_plain:
+        plain = BucketRunner(model, given.slots, given.context, given.prefill)
+        rows += lane_table(bench, model, settings, users, given.speech, plain)
+        del plain
+    rows += lane_table(bench, model, settings, users, given.speech, runner)
     if given.json:
         facts = {"size": given.size, "dtype": str(dtype), **describe(given.device)}
         given.json.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1), encoding="utf-8")

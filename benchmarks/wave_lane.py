@@ -25,6 +25,8 @@ from inference.models.flow import FlowModel
 from inference.models.vocoder import Vocoder
 from inference.runtime.packed_flow import FlowJob, PackedFlow
 from inference.runtime.packed_vocoder import PackedVocoder, generator_error, make_generator
+from inference.runtime.vocoder_choice import choose_packed_vocoder
+from inference.runtime.vocoder_fused import FusedVocoder
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.wave_parts import VOCODER_FRAMES
 
@@ -35,6 +37,7 @@ MODES = {  # dtype, graphs, compiled
     "fp32+graphs": (torch.float32, True, False),
     "fp16+graphs": (torch.float16, True, False),
     "fp16+graphs+compile": (torch.float16, True, True),
+    "fp16+graphs+kernels": (torch.float16, True, False),  # the vocoder's, as the lane chooses them
 }
 
 
@@ -90,7 +93,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 8, 16, 32])
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 4.0, 10.0])
     parser.add_argument(
-        "--modes", nargs="+", choices=MODES, default=["fp32", "fp16", "fp16+graphs", "fp16+graphs+compile"]
+        "--modes", nargs="+", choices=MODES, default=["fp32", "fp16", "fp16+graphs", "fp16+graphs+kernels"]
     )
     parser.add_argument("--prompt", type=int, default=100, help="speech tokens of the reference, 25 a second")
     parser.add_argument("--repeat", type=int, default=5)
@@ -130,10 +133,13 @@ class _Ways:
         own = flow if dtype == torch.float32 else copy.deepcopy(flow).to(dtype)
         self._flow = PackedFlow(own, most, graphs=graphs, compiled=compiled)
         generator = make_generator(vocoder, dtype, compiled)
-        self.note = (
-            f"attention {self._flow.attention_name}, vocoder error {generator_error(vocoder, generator):.2g}"
-        )
-        self._vocoder = PackedVocoder(vocoder, most, generator=generator, graphs=graphs)
+        names = f"network {self._flow.velocity_name}, attention {self._flow.attention_name}"
+        self.note = f"{names}, vocoder error {generator_error(vocoder, generator):.2g}"
+        self._vocoder: PackedVocoder | FusedVocoder
+        if mode.endswith("+kernels"):
+            self._vocoder = choose_packed_vocoder(vocoder, most, dtype, graphs=graphs)
+        else:
+            self._vocoder = PackedVocoder(vocoder, most, generator=generator, graphs=graphs)
         self._device = self._flow.device
         on_cuda = self._device.type == "cuda"
         self._stream = (
@@ -148,7 +154,7 @@ class _Ways:
         if self._stream is not None:
             torch.cuda.reset_peak_memory_stats(self._device)
         with torch.cuda.stream(self._stream):  # does nothing without one
-            encoder, _ = self._timed(lambda: self._flow._encode(jobs), repeat)
+            encoder, _ = self._timed(lambda: self._flow.encode(jobs), repeat)
             flow, flow_host = self._timed(lambda: self._flow.run(jobs), repeat)
             vocoder, vocoder_host = self._timed(lambda: self._sounds(sounds), repeat)
         total = (flow + vocoder) / 1000.0

@@ -1,5 +1,6 @@
 """Streams through the token-to-wave lane: `python -m benchmarks.wave_streams` prints, for numbers of listeners, the
-milliseconds of each round of chunks, with the flow's caches and without (recomputed from frame 0)."""
+milliseconds of each round of chunks, flow and vocoder, with pages for the flow and without, seconds of warming up and
+the memory. `host`: milliseconds until a round is begun, which is what the launching thread is busy."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.half:
         flow = flow.half()
     calls = _calls(options.tokens, options.prompt, flow.cfg.pre_lookahead)
-    print("caches GB | listeners | ms of each round | memory GB")
+    print("pages GB | listeners | ms of each round, until done and (host) | warm-up s | memory GB")
     for cache in options.cache_gb:
         for count in options.batch:
             settings = LaneSettings(
@@ -37,10 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 compile=options.compile,
                 threads=options.threads,
             )
-            rounds = _measure(flow, vocoder, settings, count, calls, options)
-            text = " ".join(f"{milliseconds:8.1f}" for milliseconds in rounds)
+            rounds, warm = _measure(flow, vocoder, settings, count, calls, options)
+            text = " ".join(f"{done:7.1f} ({host:5.1f})" for done, host in rounds)
             memory = torch.cuda.max_memory_reserved() / 1e9 if options.device.startswith("cuda") else 0.0
-            print(f"{cache:9.1f} | {count:9d} | {text} | {memory:.1f}", flush=True)
+            print(f"{cache:8.1f} | {count:9d} | {text} | {warm:.1f} | {memory:.1f}", flush=True)
+            if memory:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -48,15 +52,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wave_streams", description=__doc__)
     parser.add_argument("--device", default="cuda" if on_cuda else "cpu")
     parser.add_argument("--model", choices=("full", "nano"), default="full")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--cache-gb", type=float, nargs="+", default=[0.0, 24.0])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--cache-gb", type=float, nargs="+", default=[0.0, 16.0])
     parser.add_argument("--tokens", type=int, default=250)
     parser.add_argument("--prompt", type=int, default=100, help="speech tokens of the reference, 25 a second")
     parser.add_argument("--half", action=argparse.BooleanOptionalAction, default=on_cuda)
     parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=on_cuda)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--warm", type=int, default=3, help="rounds before the measured one")
+    parser.add_argument("--warm", type=int, default=2, help="rounds before the measured one")
     return parser.parse_args(arguments)
 
 
@@ -75,25 +79,30 @@ def _measure(
     count: int,
     calls: list[ChunkCall],
     options: argparse.Namespace,
-) -> list[float]:
+) -> tuple[list[tuple[float, float]], float]:
     lane = WaveLane(flow, vocoder, settings)
+    started = time.perf_counter()
+    lane.warm_up()
+    warm = time.perf_counter() - started
     tokens = tuple(np.random.default_rng(1).integers(0, flow.cfg.vocab_size, options.tokens).tolist())
     voice = _voice(options.prompt, flow)
-    best: list[float] = []
+    best: list[tuple[float, float]] = []
     for _ in range(options.warm + 1):
         streams = [lane.open(voice, seed=number, speed=1.0, exact=False) for number in range(count)]
         best = []
         for call in calls:
             items = [WaveItem(i, stream, tokens, call) for i, stream in enumerate(streams)]
             started = time.perf_counter()
-            results = lane.run(items)
-            best.append(1000.0 * (time.perf_counter() - started))
+            batch = lane.start(items)
+            host = time.perf_counter() - started
+            results = lane.finish(batch)
+            best.append((1000.0 * (time.perf_counter() - started), 1000.0 * host))
             for result in results:
                 if result.error is not None:
                     raise result.error
         for stream in streams:
             lane.close(stream)
-    return best
+    return best, warm
 
 
 def _voice(prompt: int, flow: FlowModel) -> ModelInput:

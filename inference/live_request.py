@@ -54,12 +54,26 @@ class LiveSegment:
         """Its tokens are still to be drawn."""
         return not (self.drawn or self.dropped) and self.speech_key is None
 
+    @property
+    def length(self) -> int:
+        """Tokens so far, those of the prompt included."""
+        return len(self.tokens) + len(self.input.model_input.flow_prompt_tokens)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `due` has something, asked for every token of everybody."""
+        if self.in_wave or self.sounded or self.dropped:
+            return False
+        if self.drawn or self.schedule is None:
+            return self.drawn
+        return self._call is not None or len(self.tokens) >= self.schedule.tokens_needed()
+
     def due(self) -> Due | None:
         """The token-to-wave work that can be done now."""
-        if self.in_wave or self.sounded or self.dropped:
+        if not self.is_due:
             return None
         if self.schedule is None:
-            return (tuple(self.tokens), None) if self.drawn else None
+            return tuple(self.tokens), None
         if self._call is None:
             # As if tokens had been looked at one by one: the schedule must not depend on how fast they come.
             count = len(self.tokens)
@@ -138,7 +152,7 @@ class LiveRequest:
     def due_segments(self) -> Iterator[LiveSegment]:
         """Segments with token-to-wave work; of a stream only the one that is heard."""
         end = self.head + 1 if self.request.stream else len(self.segments)
-        return (segment for segment in self.segments[self.head : end] if segment.due() is not None)
+        return (segment for segment in self.segments[self.head : end] if segment.is_due)
 
     def urgency(self, segment: LiveSegment) -> Urgency:
         """Smaller is sooner: first chunks as they came, then by when the listener runs dry, files by their wait."""

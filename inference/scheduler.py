@@ -48,7 +48,8 @@ class Scheduler:
     """Serves requests; what becomes of them goes to `emit`, from any thread, in order for each key.
 
     `emit` must not block. `on_fault` hears of an error after which the lanes cannot be trusted; they do nothing more
-    then. `lane_scope` is entered by each lane's thread for its lifetime (device, stream).
+    then. `lane_scope` is entered by each lane's thread for its lifetime (device, stream). `progress`
+    hears how far warming up has come.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class Scheduler:
         emit: Callable[[FromWorker], None],
         on_fault: Callable[[BaseException], None],
         lane_scope: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        progress: Callable[[str], None] = logger.info,
     ) -> None:
         self._front_end = front_end
         self._settings = settings
         self._on_fault = on_fault
         self._lane_scope = lane_scope
+        self._progress = progress
         self._board = Board(emit, settings.sample_rate, settings.run_ahead)
         self._lanes = (speech, wave)
         self._speech = SpeechLoop(self._board, speech, settings.slots)
@@ -129,6 +132,7 @@ class Scheduler:
         """What is going on now, but for the process's memory."""
         speech, wave = self._speech.meter, self._wave.meter
         board = self._board
+        lane_bytes = sum(lane.memory_bytes() for lane in self._lanes)
         with board.lock:
             return replace(
                 board.counts,
@@ -139,14 +143,14 @@ class Scheduler:
                 speech_busy=speech.share(),
                 wave_busy=wave.share(),
                 stalled=max(speech.current(), wave.current()),
-                lane_bytes=sum(lane.memory_bytes() for lane in self._lanes),
+                lane_bytes=lane_bytes,
             )
 
     def _run(self, loop: SpeechLoop | WaveLoop, warm: Future[None]) -> None:
         try:
             with self._lane_scope():
                 if self._settings.warm_up:
-                    loop.warm_up()
+                    loop.warm_up(self._progress)
                 warm.set_result(None)
                 while loop.round():
                     pass

@@ -29,8 +29,12 @@ MAX_CONTEXT = 32768  # positions the language model was made for
 USUAL_CONTEXT = 3072
 LOW_MEMORY_BYTES = 8 * GIB  # a device with less is treated as a small one
 _KV_SHARE = 0.3  # of the free memory that the language model's keys and values may take
-_FLOW_CACHE_SHARE = 0.25
+# Of the free memory that the streams' pages may grow to: on the CPU, and on CUDA.
+_CPU_FLOW_CACHE_SHARE, _FLOW_CACHE_SHARE = 0.25, 0.2
 _USUAL_STREAM_SECONDS = 14
+# So few requests at once leave the GPU time to compute streams anew; only their voices' prompts are worth memory.
+_FEW_REQUESTS = 8
+_PAGES_OF_FEW = 6
 _CPU_FLOW_CACHE = GIB // 2  # a minute of the bundled model's sound
 
 
@@ -41,7 +45,7 @@ class LaneSettings:
     `slots`: segments whose speech tokens are drawn at once; `context`: positions of the longest of them (prompt, text
     and speech); `prefill_tokens`: prompt symbols taken in between two decode steps; `max_batch`: segments or chunks of
     one token-to-wave batch; `max_batch_frames`: mel frames of it, prompt and padding included; `flow_cache_bytes`:
-    budget of the incremental flow's caches, 0 for none; `graphs`: capture CUDA graphs; `compile`: use torch.compile;
+    what the streams' pages may grow to, 0 for none; `graphs`: capture CUDA graphs; `compile`: use torch.compile;
     `threads`: CPU threads of the token-to-wave lane.
     """
 
@@ -124,22 +128,25 @@ def settings_for(
             slots=slots,
             prefill_tokens=256,  # nano: some 50 ms on one core, for which running streams stand still
             max_batch=max(4, 2 * threads),
-            flow_cache_bytes=min(_CPU_FLOW_CACHE, int(free_memory * _FLOW_CACHE_SHARE)),
+            flow_cache_bytes=min(_CPU_FLOW_CACHE, int(free_memory * _CPU_FLOW_CACHE_SHARE)),
             threads=threads,
         )
     bytes_each = 2 if half else 4
-    if low_memory or free_memory < LOW_MEMORY_BYTES:
-        slots = _fitting_slots(
-            config, concurrency or 8, USUAL_CONTEXT, int(free_memory * _KV_SHARE), bytes_each
-        )
-        return LaneSettings(slots=slots, prefill_tokens=512, max_batch=2, max_batch_frames=4096, graphs=True)
-    slots = _fitting_slots(config, concurrency or 64, USUAL_CONTEXT, int(free_memory * _KV_SHARE), bytes_each)
+    small = low_memory or free_memory < LOW_MEMORY_BYTES
+    wanted = concurrency or (8 if small else 64)
+    slots = _fitting_slots(config, wanted, USUAL_CONTEXT, int(free_memory * _KV_SHARE), bytes_each)
+    if small:
+        return LaneSettings(slots=slots, prefill_tokens=512, max_batch=4, max_batch_frames=2048, graphs=True)
+    few = slots <= _FEW_REQUESTS
     return LaneSettings(
         slots=slots,
         prefill_tokens=4096,
-        max_batch=32,
-        max_batch_frames=32768,
-        flow_cache_bytes=min(int(free_memory * _FLOW_CACHE_SHARE), slots * _stream_bytes(config, bytes_each)),
+        max_batch=_FEW_REQUESTS if few else min(64, slots),
+        max_batch_frames=6144 if few else 12288,
+        flow_cache_bytes=min(
+            int(free_memory * _FLOW_CACHE_SHARE),
+            _flow_cache_pages(config, slots) * _page_bytes(config, bytes_each),
+        ),
         graphs=True,
     )
 
@@ -150,13 +157,17 @@ def slot_bytes(config: ModelConfig, context: int, bytes_each: int) -> int:
     return 2 * lm.num_layers * lm.num_kv_heads * lm.head_dim * context * bytes_each
 
 
-def _stream_bytes(config: ModelConfig, bytes_each: int) -> int:
-    """What the incremental flow keeps of a usual stream, prompt included (see `flow_cache`)."""
-    from inference.runtime.flow_pages import PageSizes
+def _flow_cache_pages(config: ModelConfig, slots: int) -> int:
+    """For the prompts of a few voices, and for all of a usual stream's chunks beyond a few requests."""
+    chunk = config.flow.encoder.chunk_tokens / config.token_rate  # seconds
+    return _PAGES_OF_FEW + max(0, slots - _FEW_REQUESTS) * round(_USUAL_STREAM_SECONDS / chunk)
 
-    frames = _USUAL_STREAM_SECONDS * config.token_rate * config.flow.token_mel_ratio
-    chunk = config.flow.encoder.chunk_tokens * config.flow.token_mel_ratio
-    return PageSizes.of(config.flow).page_values * bytes_each * -(-frames // chunk)
+
+def _page_bytes(config: ModelConfig, bytes_each: int) -> int:
+    """What the incremental flow keeps of a chunk (see `paged_memory`)."""
+    from inference.runtime.paged_memory import PageShape
+
+    return PageShape.of(config.flow).values * bytes_each
 
 
 def _fitting_slots(config: ModelConfig, wanted: int, context: int, budget: int, bytes_each: int) -> int:

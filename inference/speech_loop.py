@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from itertools import count
 
 from inference.board import Board
@@ -27,7 +28,9 @@ class SpeechLoop:
         self._reserve = slots // 4
         self._keys = count()
 
-    def warm_up(self) -> None:
+    def warm_up(self, progress: Callable[[str], None]) -> None:
+        """Get the lane ready; `progress` is told."""
+        progress("warming up: language model")
         self._lane.warm_up()
 
     def round(self) -> bool:
@@ -57,6 +60,8 @@ class SpeechLoop:
     def _next_jobs(self) -> list[tuple[LiveRequest, LiveSegment, SpeechJob]]:
         """The most urgent segments that there is room for; those ahead of their turn leave slots to newcomers."""
         room = self._lane.room
+        if room <= 0:
+            return []
         jobs: list[tuple[LiveRequest, LiveSegment, SpeechJob]] = []
         with self._board.lock:
             wanting = sorted(self._board.wanting_slots(), key=lambda pair: pair[0].urgency(pair[1]))
@@ -91,9 +96,11 @@ class SpeechLoop:
                 raise
             self._give_up_newest(error)
             return
+        now = time.perf_counter()
         with self._board.lock:
-            for event in events:
-                self._take(event)
+            due = [self._take(event, now) for event in events]
+            if any(due):
+                self._board.wave_work.notify()
         for event in events:
             if event.error is not None and is_device_fault(event.error):
                 raise event.error
@@ -107,13 +114,13 @@ class SpeechLoop:
             live, segment, _ = self._board.drawing[max(self._board.drawing)]
             self._board.fail(live, segment, out_of_memory())
 
-    def _take(self, event: SpeechEvent) -> None:
+    def _take(self, event: SpeechEvent, now: float) -> bool:
+        """Note what was drawn for one segment; whether the wave thread has something to do for it."""
         board = self._board
         found = board.drawing.get(event.key)
         if found is None:  # cancelled meanwhile
-            return
+            return False
         live, segment, admitted = found
-        now = time.perf_counter()
         if event.tokens and not live.first_token:
             live.first_token = now - live.started
             live.queue += max(0.0, admitted - live.ready)
@@ -126,8 +133,7 @@ class SpeechLoop:
             board.fail(live, segment, event.error)
         elif segment.drawn and not segment.tokens:
             board.fail(live, segment, no_sound())
-        elif segment.due() is not None:
-            board.wave_work.notify()
+        return segment.is_due
 
 
 def _prompt(live: LiveRequest, segment: LiveSegment) -> SpeechPrompt:

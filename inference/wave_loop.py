@@ -1,8 +1,13 @@
-"""The thread that keeps the token-to-wave lane at work: give back, gather, run."""
+"""The thread that keeps the token-to-wave lane at work: give back, gather, begin a batch, give out the one before.
+
+Where the lane can, a batch is begun while the device is at the end of the one before: late enough for the most urgent
+pieces to be known, early enough for the device never to wait.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -10,7 +15,7 @@ from inference.board import Board
 from inference.faults import as_request_error, is_device_fault
 from inference.live_request import Due, LiveRequest, LiveSegment, no_sound
 from inference.meter import BusyMeter
-from inference.runtime.wave_lane import WaveItem, WaveLane, WaveResult
+from inference.runtime.wave_lane import Batch, WaveItem, WaveLane, WaveResult
 from inference.types import SynthesisError
 
 logger = logging.getLogger(__name__)
@@ -24,15 +29,13 @@ class _Work:
     segment: LiveSegment
     due: Due
 
-    @property
-    def listened(self) -> bool:
-        """Somebody hears it while it is made."""
-        return self.due[1] is not None
 
-    @property
-    def length(self) -> int:
-        """Tokens, prompt included."""
-        return len(self.due[0]) + len(self.segment.input.model_input.flow_prompt_tokens)
+@dataclass
+class _Begun:
+    """A batch on its way, and all the segments that were set aside for it."""
+
+    works: list[_Work]
+    batch: Batch
 
 
 class WaveLoop:
@@ -43,45 +46,54 @@ class WaveLoop:
         self._board = board
         self._lane = lane
         self._max_batch = max_batch
+        self._begun: _Begun | None = None
 
-    def warm_up(self) -> None:
-        self._lane.warm_up()
+    def warm_up(self, progress: Callable[[str], None]) -> None:
+        """Get the lane ready; `progress` is told how far it has come."""
+        self._lane.warm_up(progress)
 
     def round(self) -> bool:
-        """Give caches back, then one batch of the most urgent items; waits while there is nothing to do.
-
-        False when the board is closed.
+        """Give caches back, begin a batch of the most urgent items, give out the one before; waits while there is
+        nothing to do. False when the board is closed.
         """
-        board = self._board
+        board, before = self._board, self._begun
+        if before is not None:
+            with self.meter.working():
+                self._lane.nearly_done(before.batch)
         with board.lock:
-            board.wave_work.wait_for(self._has_work)
+            board.wave_work.wait_for(lambda: before is not None or self._has_work())
             if board.stopping:
                 return False
             closing, board.to_close = board.to_close, []
-            works = self._most_urgent()
+            works, hurried = self._most_urgent(), self._hurried()
             for work in works:
                 work.segment.in_wave = True  # from now on its stream is this thread's
         for stream in closing:
             self._lane.close(stream)
-        opened = [work for work in works if self._open(work)]
-        if opened:
-            self._run(opened)
-        self._put_down(works)
+        self._begun = self._begin(works, hurried) if works else None
+        if before is not None:
+            self._finish(before)
+        if self._begun is not None and not self._lane.overlaps:
+            self._finish(self._begun)
+            self._begun = None
         return True
 
     def _has_work(self) -> bool:
         board = self._board
         return board.stopping or bool(board.to_close) or next(board.due(), None) is not None
 
+    def _hurried(self) -> bool:
+        """Somebody listens, or will as soon as there are tokens."""
+        return any(live.request.stream for live in self._board.live.values())
+
     def _most_urgent(self) -> list[_Work]:
         pairs = sorted(self._board.due(), key=lambda pair: pair[0].urgency(pair[1]))
-        found = ((live, segment, segment.due()) for live, segment in pairs)
-        works = [_Work(live, segment, due) for live, segment, due in found if due is not None]
-        if works and not any(work.listened for work in works):
+        if pairs and all(segment.schedule is None for _, segment in pairs):
             # Nobody listens yet: next to the one that waits longest go those as long, so that none is waited for.
-            longest_waiting = works[0].length
-            works.sort(key=lambda work: abs(work.length - longest_waiting))
-        return works[: self._max_batch]
+            longest_waiting = pairs[0][1].length
+            pairs.sort(key=lambda pair: abs(pair[1].length - longest_waiting))
+        found = ((live, segment, segment.due()) for live, segment in pairs[: self._max_batch])
+        return [_Work(live, segment, due) for live, segment, due in found if due is not None]
 
     def _open(self, work: _Work) -> bool:
         """Whether the segment has a stream; if none can be opened, that ends the request."""
@@ -105,17 +117,29 @@ class WaveLoop:
             return False
         return True
 
-    def _run(self, works: list[_Work]) -> None:
-        items = list(starmap(_item, enumerate(works)))
+    def _begin(self, works: list[_Work], hurried: bool) -> _Begun | None:
+        """Start with as many as make a batch; the others are put down again."""
+        opened = [work for work in works if self._open(work)]
+        items = list(starmap(_item, enumerate(opened)))
+        count = self._lane.take(items, hurried)
+        begun = None
+        if count:
+            with self.meter.working():
+                begun = _Begun(opened[:count], self._lane.start(items[:count]))
+        kept = {id(work) for work in opened[:count]}
+        self._put_down([work for work in works if id(work) not in kept])
+        return begun
+
+    def _finish(self, begun: _Begun) -> None:
         with self.meter.working():
-            items = items[: self._lane.take(items)]
-            results = self._lane.run(items)
+            results = self._lane.finish(begun.batch)
         with self._board.lock:
             for result in results:
-                self._take(works[result.key], result)
+                self._take(begun.works[result.key], result)
         for result in results:
             if result.error is not None and is_device_fault(result.error):
                 raise result.error
+        self._put_down(begun.works)
 
     def _take(self, work: _Work, result: WaveResult) -> None:
         live, segment = work.live, work.segment

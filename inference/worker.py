@@ -66,6 +66,7 @@ def run_worker(connection: Connection, settings: WorkerSettings) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.setswitchinterval(_SWITCH_SECONDS)
     logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s: {settings.name}: %(message)s")
+    logging.getLogger("inference").setLevel(logging.INFO)  # how far a start has come
     _Worker(connection, settings).run()
 
 
@@ -126,6 +127,7 @@ class _Worker:
 
         from inference.frontend.lexicon import read_lexicon
         from inference.loading import load_models
+        from inference.runtime.kernel_plan import build_kernels
         from inference.runtime.language_model_lane import LanguageModelLane
         from inference.runtime.wave_lane import WaveLane
         from inference.scheduler import Scheduler, SchedulerSettings
@@ -146,6 +148,7 @@ class _Worker:
             vocoder_backend=chosen.vocoder_backend,
         )
         lanes = chosen.lanes or self._lanes_for(models)
+        build_kernels(models.language_model, models.flow, models.vocoder, lanes, self._tell_progress)
         self._outbox.put(Loading("warming up"))
         scheduler = Scheduler(
             models.front_end,
@@ -163,6 +166,7 @@ class _Worker:
             emit=self._outbox.put,
             on_fault=self._on_fault,
             lane_scope=lambda: _lane_scope(models.device),
+            progress=self._tell_progress,
         )
         scheduler.start()
         self._scheduler = scheduler
@@ -177,6 +181,10 @@ class _Worker:
             )
         )
         return scheduler
+
+    def _tell_progress(self, stage: str) -> None:
+        logger.info("%s (%.1f s)", stage, time.perf_counter() - self._begun)
+        self._outbox.put(Loading(stage))
 
     def _lanes_for(self, models: LoadedModels) -> LaneSettings:
         import torch

@@ -388,6 +388,9 @@ def test_lanes_fit_the_free_memory() -> None:
     for lanes, free in ((large, 130 * GIB), (small, 3 * GIB)):
         assert lanes.slots * slot_bytes(config, lanes.context, 2) + lanes.flow_cache_bytes < 0.6 * free
     assert 1 <= small.slots <= 8 and small.max_batch < large.max_batch and small.flow_cache_bytes == 0
+    few = settings_for("cuda", config, 130 * GIB, half=True, concurrency=8)
+    assert few.slots * slot_bytes(config, few.context, 2) + few.flow_cache_bytes < 1.6 * GIB
+    assert few.max_batch_frames < large.max_batch_frames
     asked = settings_for("cuda", config, 130 * GIB, half=True, low_memory=True)
     assert (asked.slots, asked.max_batch) == (8, small.max_batch)
     assert settings_for("cuda", config, 130 * GIB, half=True, concurrency=16).slots == 16

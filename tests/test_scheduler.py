@@ -76,6 +76,22 @@ def test_all_at_once_sound_as_one_after_another(engine: CosyVoice, serving: Serv
     assert serving.scheduler.stats().finished == len(MIXED)
 
 
+def test_a_batch_begun_before_the_last_one_is_given_out_changes_nothing(
+    engine: CosyVoice, models: LoadedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WaveLane, "overlaps", property(lambda self: True))
+    some = [REQUESTS[Mode.CLONE], LONG_STREAM, replace(REQUESTS[Mode.CONVERT], stream=True, seed=5)]
+    serving = Serving(models)
+    for found, request in zip(serving.speak(some), some):
+        assert_same(found, list(engine.synthesize(request)))
+    serving.scheduler.submit(9, LONG_STREAM)
+    serving.listener.wait_for_chunk(9)
+    serving.scheduler.cancel(9)
+    assert_idle(serving)
+    serving.scheduler.close()
+    assert serving.faults == []
+
+
 def test_segments_come_in_order_though_they_are_drawn_ahead(engine: CosyVoice, models: LoadedModels) -> None:
     """With room for all segments at once, and with room for one."""
     request = SynthesisRequest(Mode.PRESET, MANY_SENTENCES, "someone", seed=3)
@@ -193,7 +209,7 @@ def test_a_broken_lane_is_reported(models: LoadedModels, monkeypatch: pytest.Mon
     def broken(*_: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(getattr(serving, lane), "step" if lane == "speech" else "run", broken)
+    monkeypatch.setattr(getattr(serving, lane), "step" if lane == "speech" else "start", broken)
     serving.scheduler.submit(0, GOOD)
     eventually(lambda: bool(serving.faults))
     assert "illegal memory access" in str(serving.faults[0])

@@ -94,8 +94,11 @@ def _plain_number(match: re.Match[str]) -> str | None:
     return plain
 
 
+_SPECIAL = re.compile(r"[^\n -~]")  # the rest stays as it is: most of a text, and each match costs time
+
+
 def _plain_characters(aligned: Traced) -> Traced:
-    return aligned.sub(re.compile(r".", re.DOTALL), lambda match: _plain(match.group()))
+    return aligned.sub(_SPECIAL, lambda match: _plain(match.group()))
 
 
 def _plain(character: str) -> str:

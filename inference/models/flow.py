@@ -88,6 +88,21 @@ class FlowModel(nn.Module):
             mu = mu * valid_positions(lengths, mu.shape[1])[..., None]
         return mu.transpose(1, 2), lengths
 
+    def check(self, tokens: int, prompt_tokens: int, prompt_frames: int, *, finalize: bool) -> int:
+        """The mel frames of one item, prompt included; refuses what cannot be computed as `plan` does."""
+        made = prompt_tokens + tokens - (0 if finalize else self.cfg.pre_lookahead)
+        if made < 1:
+            raise EngineError(
+                "flow_input_too_short", "There are too few speech tokens to make any sound from."
+            )
+        frames = made * self.cfg.token_mel_ratio
+        check_length(frames)
+        if prompt_frames > frames:
+            raise EngineError(
+                "prompt_mel_too_long", "The reference's spectrogram is longer than its speech tokens allow."
+            )
+        return frames
+
     def plan(
         self, token_lens: Tensor, prompt_lens: Tensor, prompt_mel_lens: Tensor, *, finalize: bool
     ) -> FlowPlan:
@@ -98,17 +113,9 @@ class FlowModel(nn.Module):
         """
         tokens = (prompt_lens + token_lens).cpu().long()
         prompt_frames = prompt_mel_lens.cpu().long()
-        made = tokens if finalize else tokens - self.cfg.pre_lookahead
-        frames = made * self.cfg.token_mel_ratio
-        if int(made.min()) < 1:
-            raise EngineError(
-                "flow_input_too_short", "There are too few speech tokens to make any sound from."
-            )
-        check_length(int(frames.max()))
-        if bool((prompt_frames > frames).any()):
-            raise EngineError(
-                "prompt_mel_too_long", "The reference's spectrogram is longer than its speech tokens allow."
-            )
+        lengths = zip(tokens.tolist(), prompt_frames.tolist())
+        found = [self.check(count, 0, prompt, finalize=finalize) for count, prompt in lengths]
+        frames = torch.tensor(found)
         padded = int(tokens.min()) != int(tokens.max())
         return FlowPlan(tokens, frames, prompt_frames, padded)
 

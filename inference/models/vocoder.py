@@ -93,6 +93,7 @@ class Vocoder(nn.Module):
         self.cfg = cfg
         # Used by `decode` of unpadded float32 items; of the weights as they are when it is set (see `backends`).
         self.backend: SpectrumBackend | None = None
+        self.kernels = True  # packed batches on CUDA may run on Triton's kernels (see `vocoder_choice`)
         self.f0_predictor = F0Predictor(cfg.mel_bins, cfg.f0_channels)
         self.m_source = HarmonicSource(cfg)
         self.fourier = ShortFourier(cfg.istft_n_fft, cfg.istft_hop)

@@ -27,7 +27,7 @@ from inference.runtime.lane_graphs import (
     prompt_buckets,
 )
 from inference.runtime.slot_attention import PrefixAttention, PromptAttention
-from inference.runtime.slot_runner import PromptPart, Reading, SlotRunner, draw
+from inference.runtime.slot_runner import Mail, PromptPart, Reading, SlotRunner, draw
 from inference.runtime.slot_table import SlotRows, row_width
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 DECODE, PREFILL = "decode", "prefill"
 _MAX_PROMPTS = 16  # taken in at once
 _USUAL_PROMPTS = Shape(8, 512)  # larger batches of prompts are busy enough to run uncaptured
+# H200, fp16: attention by products takes 2.03 ms where the kernel takes 2.09 (1 row, 1024 positions), but 1.88 and 1.83
+# for 256 positions, and with more rows the kernel always wins.
+_PRODUCT_ROWS, _PRODUCT_SIZE = 2, Shape(1, 1024)
 _SLOT, _TARGET, _START, _LENGTH, _HEADER = range(
     5
 )  # columns of a prompt's row before its table row and symbols
@@ -43,7 +46,8 @@ _SLOT, _TARGET, _START, _LENGTH, _HEADER = range(
 class BucketRunner(SlotRunner):
     """Slots of which the first ones, rounded up to a bucket, take part in each step.
 
-    `graphs`: capture steps; `compiled`: compile the decode step's arithmetic; `product`: see `PrefixAttention`.
+    `graphs`: capture steps; `product`: see `PrefixAttention`, None for whichever was measured to be faster for the
+    step's shape.
     """
 
     def __init__(
@@ -53,8 +57,7 @@ class BucketRunner(SlotRunner):
         context: int,
         prefill_tokens: int,
         graphs: bool = True,
-        compiled: bool = False,
-        product: bool = False,
+        product: bool | None = None,
     ) -> None:
         super().__init__(model, slots, context, prefill_tokens)
         self._product = product
@@ -63,12 +66,24 @@ class BucketRunner(SlotRunner):
         self._prompt_batches = batch_buckets(min(_MAX_PROMPTS, slots))
         self._prompt_sizes = prompt_buckets(min(prefill_tokens, self._cache.max_len))
         self.graphs = StepGraphs(self.device, self.stream, graphs)
-        self._decode_forward = self._model.forward
-        if compiled:
-            self._decode_forward = torch.compile(self._model.forward, dynamic=False)
         self._drawn = torch.zeros(slots + 1, dtype=torch.int64, device=self.device)
+        self._mail: list[Mail] = []
         self._inputs: dict[Shape, Tensor] = {}  # what captured prefills read
         self._wanted: list[tuple[str, Shape]] = []  # shapes that were needed and not there
+
+    @property
+    def prefixes(self) -> Sequence[int]:
+        """Positions that decode steps are made for, ascending."""
+        return self._prefixes
+
+    @property
+    def table(self) -> Tensor:
+        """The slots' state (slots + 1, width) int64."""
+        return self._table.data
+
+    def prompt_shapes(self) -> list[Shape]:
+        """Batches of prompts that are captured at the start."""
+        return self._usual_prompts()
 
     def bucket(self, rows: int) -> int:
         """See `SlotRunner.bucket`."""
@@ -86,16 +101,22 @@ class BucketRunner(SlotRunner):
             self._decode_body(wanted)
         else:
             self.graphs.replay(DECODE, shape)
-        return Reading(self._drawn[: max(slots) + 1], slots)
+        return self._reading(max(slots) + 1, slots)
+
+    def _reading(self, count: int, places: Sequence[int]) -> Reading:
+        if not self._mail and self.stream is not None:
+            self._mail.append(Mail(len(self._drawn)))
+        return Reading(self._drawn[:count], places, self._mail)
 
     def _decode_body(self, shape: Shape) -> None:
         rows = SlotRows(self._table.data[: shape.rows])
         active, positions = rows.active, rows.lengths.clone()
         write_rows = torch.where(active, torch.arange(shape.rows, device=self.device), self.slots)
-        memory = PrefixAttention(
-            self._cache, write_rows, positions, shape.size, self._model.dtype, self._product
-        )
-        hidden = self._decode_forward(self._model.embed_speech(rows.ids), positions, memory)
+        product = shape.covers(_PRODUCT_SIZE) and shape.rows <= _PRODUCT_ROWS
+        if self._product is not None:
+            product = self._product
+        memory = PrefixAttention(self._cache, write_rows, positions, shape.size, self._model.dtype, product)
+        hidden = self._model.forward(self._model.embed_speech(rows.ids), positions, memory)
         self._drawn[: shape.rows].copy_(draw(self.cfg, self._model.logits(hidden), rows))
         rows.lengths.add_(active)  # last: a step that ran out of memory on the way can be done again
 
@@ -127,7 +148,7 @@ class BucketRunner(SlotRunner):
             self.graphs.replay(PREFILL, shape)
         if shape != wanted and not parts[0].start and wanted in self._usual_prompts():
             self._want(PREFILL, wanted)
-        return Reading(self._drawn[: len(parts)], range(len(parts)))
+        return self._reading(len(parts), range(len(parts)))
 
     def _packed(self, parts: Sequence[PromptPart], shape: Shape) -> npt.NDArray[np.int64]:
         """One row a prompt: slot, target row of the table, start, length, table row, kinds, ids. Padding is spare."""
@@ -166,14 +187,17 @@ class BucketRunner(SlotRunner):
 
         The largest decode step comes first: with it every need is met by some captured step.
         """
-        deadline = time.monotonic() + seconds
-        self.body(PREFILL, Shape(1, self._prompt_sizes[-1]))()  # load kernels, graphs or not
+        started = time.monotonic()
+        self.body(PREFILL, self._loading_prompts())()  # load kernels, graphs or not
         self.body(DECODE, Shape(1, self._prefixes[0]))()
-        for number, (kind, shape) in enumerate(self._useful()):
-            if number and time.monotonic() > deadline:
-                logger.info("Captured %d steps in %.0f s; others follow in idle moments.", number, seconds)
-                break
+        count = 0
+        for kind, shape in self._useful():
             self._capture(kind, shape)
+            count += 1
+            if time.monotonic() - started > seconds:
+                break
+        spent = time.monotonic() - started
+        logger.info("Captured %d steps of the language model in %.1f s.", count, spent)
 
     def idle(self) -> bool:
         """Capture one step that was needed before. No slot may be live."""
@@ -188,6 +212,9 @@ class BucketRunner(SlotRunner):
         yield from ((PREFILL, shape) for shape in self._usual_prompts())
         for prefix in self._prefixes[2:]:
             yield from ((DECODE, Shape(rows, prefix)) for rows in self._batches)
+
+    def _loading_prompts(self) -> Shape:
+        return Shape(1, self._prompt_sizes[-1])
 
     def _usual_prompts(self) -> list[Shape]:
         sizes = [size for size in self._prompt_sizes if 128 <= size <= _USUAL_PROMPTS.size]

@@ -11,8 +11,9 @@ for the public size in half precision: 8.6 and 115 MB a second of sound, prompt 
 `budget_bytes`; a prompt's pages are kept for the next stream of the same voice until others need the place.
 
 When the budget is used up a stream is `lost`: its later calls are computed from frame 0. That costs time and the
-memory of one Euler step, and on the CPU gives the very same bits: there every chunk is computed alone, one after the
-other, so that neither the neighbours, nor the calls' sizes, nor the budget can show in the sound.
+memory of one Euler step, and gives the very same bits: every chunk is computed alone, one after the other, so that
+neither the neighbours, nor the calls' sizes, nor the budget can show in the sound. `paged_flow` does the same for many
+streams at once on a GPU.
 """
 
 from __future__ import annotations
@@ -58,27 +59,18 @@ class FlowCache:
 
 
 class IncrementalFlow:
-    """Streams of one flow model within one memory budget.
-
-    `budget_bytes` is taken at once on CUDA. `together`: compute the new chunks of all streams of a call in one block
-    (default on CUDA), with `graphs` as captured graphs; or one chunk at a time (default on the CPU), when threads may
-    share an object, but not a cache.
-    """
+    """Streams of one flow model within one memory budget, chunk by chunk: for the CPU. Threads may share an object,
+    but not a cache."""
 
     @torch.inference_mode()
-    def __init__(
-        self, flow: FlowModel, budget_bytes: int, together: bool | None = None, graphs: bool = False
-    ) -> None:
+    def __init__(self, flow: FlowModel, budget_bytes: int) -> None:
         self.flow = flow
         self._ratio = flow.cfg.token_mel_ratio
         self._lookahead = flow.cfg.pre_lookahead
         self._sizes = PageSizes.of(flow.cfg)
         pages = max(0, budget_bytes) // self.page_bytes
         self._book = PageBook(pages)
-        on_cuda = self.device.type == "cuda"
-        self._solver = ChunkSolver(
-            flow, pages, together=on_cuda if together is None else together, graphs=graphs
-        )
+        self._solver = ChunkSolver(flow, pages)
 
     @property
     def device(self) -> torch.device:
@@ -95,12 +87,11 @@ class IncrementalFlow:
         return self._book.held * self.page_bytes
 
     @torch.inference_mode()
-    def open(self, prompt_tokens: object, prompt_mel: object, speaker: object) -> FlowCache | None:
+    def open(self, prompt_tokens: object, prompt_mel: object, speaker: object) -> FlowCache:
         """A new stream. prompt_tokens (P,), prompt_mel (F, 80), speaker (192,), arrays or tensors, a leading axis of
         1 allowed; best on the CPU (elsewhere this waits for the device). F ≤ 2P, and 0 is allowed for both.
 
-        Returns None on CUDA when not even the prompt and a first second fit into the budget; the caller then does
-        better to recompute together with others. On the CPU such a stream is `lost` from the start.
+        When not even the prompt and a first second fit into the budget the stream is `lost` from the start.
         Raises `EngineError("prompt_mel_too_long")`.
         """
         ids = torch.as_tensor(prompt_tokens).reshape(-1).long().cpu().contiguous()
@@ -125,7 +116,6 @@ class IncrementalFlow:
         needed = self._count(len(ids)) + 1 - len(cache.pages)
         if self._book.available < needed:
             self.close(cache)
-            return None if self._solver.together else cache
         return cache
 
     def close(self, cache: FlowCache) -> None:
@@ -133,11 +123,6 @@ class IncrementalFlow:
         self._book.give_back(cache.pages)
         cache.pages.clear()
         cache.done_chunks, cache.lost = 0, True
-
-    def clear(self) -> None:
-        """Give back captured graphs and their buffers, which can be made again. Streams keep their pages."""
-        if self._solver.captured is not None:
-            self._solver.captured.programs.clear()
 
     @torch.inference_mode()
     def extend(
@@ -189,14 +174,13 @@ class IncrementalFlow:
 
     def _compute(self, caches: Sequence[FlowCache], ends: Sequence[int]) -> list[Tensor]:
         """Frames (n, 80) of each stream from its first chunk that is not done, or from frame 0 when lost."""
-        plans = [self._plan(cache, end) for cache, end in zip(caches, ends)]
-        mels = [cache.prompt_mel[:0] for cache in caches]
-        together = [i for i, cache in enumerate(caches) if plans[i] and not cache.lost]
-        for i, mel in zip(together, self._solver.solve([plans[i] for i in together])):
-            mels[i] = mel
-        for i, cache in enumerate(caches):
+        mels = []
+        for cache, end in zip(caches, ends):
+            chunks = self._plan(cache, end)
             if cache.lost:
-                mels[i] = self._solver.solve_without_pages(plans[i])
+                mels.append(self._solver.solve_without_pages(chunks))
+            else:
+                mels.append(self._solver.solve(chunks) if chunks else cache.prompt_mel[:0])
         return mels
 
     def _plan(self, cache: FlowCache, end: int) -> list[Chunk]:

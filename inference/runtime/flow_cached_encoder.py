@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from inference.models.flow import FlowModel
 from inference.models.flow_encoder import ConformerLayer, RelativeAttention
 from inference.runtime.flow_block import Block
-from inference.runtime.flow_cached_attention import recall, remember, visible
+from inference.runtime.flow_cached_attention import recall, remember
 from inference.runtime.flow_pages import TAIL, PageStore
 from inference.runtime.flow_position_tables import PositionTables
 
@@ -52,12 +52,11 @@ class CachedEncoder:
 
 def _layers(layers: nn.ModuleList, tables: PositionTables, x: Tensor, block: Block, memory: Tensor) -> Tensor:
     rate = memory.shape[2] // block.chunk
-    mask = visible(block, rate)
     x = x.float()
     for module, pages, table in zip(layers, memory, tables.select(block, rate)):
         layer = cast(ConformerLayer, module)
         normed = layer.norm_mha(x)
-        x = x + _attend(layer.self_attn, normed, block, pages, table, mask).float()
+        x = x + _attend(layer.self_attn, normed, block, pages, table).float()
         x = x + layer.feed_forward(layer.norm_ff(x)).float()
     return x
 
@@ -68,24 +67,21 @@ def _attend(
     block: Block,
     memory: Tensor,
     table: Tensor,
-    mask: Tensor | None,
 ) -> Tensor:
     """x (C, n, D) → (C, n, D)."""
     remember(memory, torch.stack((attention.linear_k(x), attention.linear_v(x)), dim=2), block)
     known = recall(memory, block).unbind(2)
     parts = (attention.linear_q(x), *known, table)
     query, key, value, distances = (attention.split_heads(part) for part in parts)
-    mixed = attention.attend(query, key, value, distances, mask)
+    mixed = attention.attend(query, key, value, distances, None)
     output: Tensor = attention.linear_out(mixed.transpose(1, 2).flatten(2))
     return output
 
 
 def _with_tail(tails: Tensor, x: Tensor, block: Block) -> Tensor:
-    """x (C, n, D) with the two positions before each chunk (C, 2 + n, D); keeps each chunk's last two."""
+    """x (1, n, D) with the two positions before the chunk (1, 2 + n, D); keeps the chunk's last two."""
     before = tails.index_select(0, block.tail_before)
     ends = x[:, -TAIL:]
-    if block.follows is not None:
-        before = torch.where(block.follows[:, None, None], ends.roll(1, 0), before)
     if block.tail_after is not None:
         tails.index_copy_(0, block.tail_after, ends)
     return torch.cat((before, x), dim=1)

@@ -11,34 +11,32 @@ from torch import Tensor, nn
 from inference.models.flow import FlowModel
 from inference.models.velocity import Attention, CausalBlock, ResnetBlock, TransformerBlock
 from inference.runtime.flow_block import Block
-from inference.runtime.flow_cached_attention import CachedAttention, remember
+from inference.runtime.flow_cached_attention import attend, remember
 from inference.runtime.flow_pages import PAIR, TAIL, PageStore
 from inference.runtime.flow_solver import time_grid
 
 
 class StepPlace(NamedTuple):
-    """One Euler step: what depends on its time, and where its memory begins (tensors of (1,) in a captured graph)."""
+    """One Euler step: what depends on its time, and where its memory begins."""
 
     shifts: Tensor  # (stages, C): what each stage's resnet adds
-    size: float | Tensor
-    first_page: int | Tensor
-    first_tail: int | Tensor
+    size: float
+    first_page: int
+    first_tail: int
 
 
 class CachedVelocity:
     """Euler steps of a block, with a flow model's own weights."""
 
-    def __init__(self, flow: FlowModel, attention: CachedAttention) -> None:
+    def __init__(self, flow: FlowModel) -> None:
         network = flow.decoder.estimator
         weight = network.final_proj.weight
-        self.attention = attention
         self._cfg_rate = flow.cfg.cfg_rate
         self._heads = network.cfg.num_heads
         self._dtype = weight.dtype
         times, self._sizes = time_grid(flow.cfg.n_timesteps)
         shifts = network.time_shifts(torch.tensor(times, device=weight.device))
         self._shifts = shifts.transpose(0, 1).contiguous()  # (steps, stages, C)
-        self._device_sizes = torch.tensor(self._sizes, device=weight.device)
         self._stages = [
             cast(nn.ModuleList, stage)
             for stage in (*network.down_blocks, *network.mid_blocks, *network.up_blocks)
@@ -57,12 +55,6 @@ class CachedVelocity:
         kept = step % store.kept_steps
         pages = store.pages + 1
         return StepPlace(self._shifts[step], self._sizes[step], kept * pages, kept * (pages + 1))
-
-    def device_place(self, step: Tensor, store: PageStore) -> StepPlace:
-        """Step number `step` (1,) int64, read on the device. `store` keeps all steps."""
-        pages = store.pages + 1
-        shifts, size = self._shifts.index_select(0, step)[0], self._device_sizes.index_select(0, step)
-        return StepPlace(shifts, size, step * pages, step * (pages + 1))
 
     def conditions(self, mu: Tensor, block: Block) -> Tensor:
         """(C, pair, 2n, 240): mu, speaker and prompt mel side by side; zeros for the free half."""
@@ -114,8 +106,6 @@ class _Evaluation:
         before = self._before[..., self._used : self._used + x.shape[3]]
         self._used += x.shape[3]
         ends = x[:, :, -TAIL:]
-        if self._block.follows is not None:
-            before = torch.where(self._block.follows[:, None, None, None], ends.roll(1, 0), before)
         if self._block.tail_after is not None:
             self._ends.append(ends)
         past = torch.cat((before, x), dim=2)
@@ -145,7 +135,7 @@ class _Evaluation:
         rows = joined[:, :, :, 1:].permute(0, 2, 3, 1, 4)
         remember(memory.unflatten(3, (PAIR, -1)), rows, self._block)
         query = joined[:, :, :, 0].unflatten(3, (owner._heads, -1))
-        mixed = owner.attention(query, memory, self._block)
+        mixed = attend(query, memory, self._block)
         return cast(Tensor, attention.to_out[0](mixed.flatten(3)))
 
 

@@ -1,4 +1,4 @@
-"""Memory of the incremental flow: one page for each chunk of 25 tokens (50 frames).
+"""Memory of the CPU's incremental flow: one page for each chunk of 25 tokens, 50 frames (the GPU has `paged_memory`).
 
 A page holds all that later chunks need of its chunk: attention keys and values of every encoder layer, those of every
 layer of the velocity network in every Euler step (for both halves of the guidance pair), and the last inputs of every
@@ -68,7 +68,7 @@ class PageSizes:
 
 
 class PageStore:
-    """The tensors of `pages` pages and of a spare one that takes what nobody needs.
+    """The tensors of `pages` pages, and of one more so that there is always one.
 
     They are never cleared: every place is written before it is read. Tails have one row more, of zeros, for the time
     before the first chunk. With `kept_steps=1` the velocity network's memory serves each Euler step in turn, for
@@ -98,11 +98,6 @@ class PageStore:
         self.velocity_tails = empty(kept_steps * (count + 1), PAIR, TAIL, sizes.tail_channels)
         for tails in (self.lookahead_tails, self.upsample_tails, self.velocity_tails):
             tails[self.zero_tail :: count + 1].zero_()
-
-    @property
-    def spare_page(self) -> int:
-        """The page, and the row of tails, that take what nobody needs."""
-        return self.pages
 
     @property
     def zero_tail(self) -> int:

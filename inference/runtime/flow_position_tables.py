@@ -22,20 +22,15 @@ class PositionTables:
         self._tables: list[Tensor] = []
 
     def select(self, block: Block, rate: int) -> Iterator[Tensor]:
-        """For each layer (1 or C, R, D): the distances between a block's queries and keys at `rate` positions a token.
+        """For each layer (1, R, D): the distances between a block's queries and keys at `rate` positions a token.
 
         R = n + K - 1 rows, from the last query and first key to the first query and last key.
         """
         size, keys = block.size * rate, block.most * rate
         tables = self._covering(size + keys)
         zero = len(tables[0]) // 2 - 1  # the row of distance 0
-        if block.only_first is not None:
-            start = zero - (block.only_first * rate + size - 1)
-            return (table[None, start : start + keys + size - 1] for table in tables)
-        farthest = block.first * rate + size - 1
-        rows = zero - farthest[:, None] + torch.arange(keys + size - 1, device=farthest.device)
-        rows = rows.clamp_max(len(tables[0]) - 1)
-        return (table[rows] for table in tables)
+        start = zero - (block.first * rate + size - 1)
+        return (table[None, start : start + keys + size - 1] for table in tables)
 
     def _covering(self, distance: int) -> list[Tensor]:
         """(2 · capacity, D) each: distances capacity - 1 … -capacity in falling order."""

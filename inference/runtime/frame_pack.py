@@ -67,43 +67,61 @@ class FramePack:
         self.used = int(ends[-1])
         self.rows = bucket(self.used) if rows is None else rows
         self.blocks = block_count(self.rows, most_items, chunk)
-        self.table = np.concatenate((*self._frame_columns(lengths), *self._block_columns())).astype(np.int32)
+        self.table = np.concatenate((*self._frame_columns(lengths), *self._block_columns(lengths))).astype(
+            np.int32
+        )
 
     def _frame_columns(self, lengths: Ints) -> tuple[Ints, Ints, Ints]:
         """Which item, which frame of it, and is it one at all: (rows,) each."""
-        item, place = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.int64)
-        inside = np.zeros(self.rows, np.int64)
-        for number, (start, length) in enumerate(zip(self.starts, lengths)):
-            item[start : start + length + GAP] = number
-            place[start : start + length] = np.arange(length)
-            inside[start : start + length] = 1
-        return item, place, inside
+        spans = lengths + GAP
+        columns = np.zeros((3, self.rows), np.int64)
+        item, place, inside = columns[:, : self.used]
+        item[:] = np.repeat(np.arange(len(lengths)), spans)
+        place[:] = np.arange(self.used) - np.repeat(self.starts, spans)
+        inside[:] = place < np.repeat(lengths, spans)
+        place *= inside
+        return columns[0], columns[1], columns[2]
 
-    def _block_columns(self) -> tuple[Ints, Ints, Ints]:
+    def _block_columns(self, lengths: Ints) -> tuple[Ints, Ints, Ints]:
         """`Blocks` of both guidance halves, the second half's rows behind the first's."""
-        blocks: list[tuple[int, int, int]] = []  # (first query, first key, keys)
-        for item, start in zip(self.items, self.starts):
-            blocks += _blocks_of(item, int(start), self.chunk)
-        for first in range(self.used, self.rows, QUERY_BLOCK):
-            blocks.append((first, first, 1))  # nobody reads these rows, but they must be finite
-        blocks += [(self.rows, 0, 1)] * (self.blocks - len(blocks))
-        first, key, count = np.array(blocks, dtype=np.int64).T
+        causal = np.array([item.causal for item in self.items])
+        idle = np.arange(
+            self.used, self.rows, QUERY_BLOCK
+        )  # nobody reads these rows, but they must be finite
+        found = np.concatenate(
+            (
+                _blocks_of(lengths, self.starts, causal, self.chunk),
+                np.stack((idle, idle, np.ones_like(idle))),
+            ),
+            axis=1,
+        )
+        unused = np.repeat([[self.rows], [0], [1]], self.blocks - found.shape[1], axis=1)
+        first, key, count = np.concatenate((found, unused), axis=1)
         bounds = np.concatenate((first, first + self.rows, [2 * self.rows]))
         keys = np.concatenate((key, key + self.rows, [0]))
         return bounds, keys, np.concatenate((count, count))
 
 
-def _blocks_of(item: PackedMel, start: int, chunk: int) -> list[tuple[int, int, int]]:
-    """The gap's rows go with the item's last block, which may be as long as the others for them."""
-    size = chunk if item.causal else QUERY_BLOCK
-    found = []
-    for first in range(0, item.frames, size):
-        keys = min(item.frames, first + size) if item.causal else item.frames
-        found += [(start + first + part, start, keys) for part in range(0, size, QUERY_BLOCK)]
-    found = [block for block in found if block[0] < start + item.frames]
-    if start + item.frames + GAP - found[-1][0] > QUERY_BLOCK:
-        found.append((start + item.frames, start, 1))
-    return found
+def _blocks_of(lengths: Ints, starts: Ints, causal: npt.NDArray[np.bool_], chunk: int) -> Ints:
+    """(3, blocks): first query, first key and keys of all items' blocks, in the order of the rows.
+
+    The gap's rows go with the item's last block, which may be as long as the others for them.
+    """
+    groups = np.where(causal, chunk, QUERY_BLOCK)  # frames that see the same keys, in causal items
+    parts = -(-groups // QUERY_BLOCK)
+    counts = -(-lengths // groups) * parts
+    item = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(item)) - np.repeat(np.cumsum(counts) - counts, counts)
+    group, part = np.divmod(number, parts[item])
+    offset = group * groups[item] + part * QUERY_BLOCK
+    seen = np.where(causal[item], np.minimum(lengths[item], (group + 1) * groups[item]), lengths[item])
+    found = np.stack((starts[item] + offset, starts[item], seen))[:, offset < lengths[item]]
+    ends = starts + lengths
+    last = found[0, np.searchsorted(found[0], ends) - 1]
+    long = ends + GAP - last > QUERY_BLOCK
+    gaps = np.stack((ends, starts, np.ones_like(ends)))[:, long]
+    joined = np.concatenate((found, gaps), axis=1)
+    return joined[:, np.argsort(joined[0], kind="stable")]
 
 
 def block_count(rows: int, most_items: int, chunk: int) -> int:
@@ -117,8 +135,13 @@ class DeviceLayout:
 
     item: Tensor  # (rows,) int32
     place: Tensor  # (rows,) int32
-    inside: Tensor  # (rows,) bool
+    marks: Tensor  # (rows,) int32
     blocks: Blocks
+
+    @property
+    def inside(self) -> Tensor:
+        """(rows,) bool: is it a frame of an item?"""
+        return self.marks > 0
 
 
 def table_size(rows: int, blocks: int) -> int:
@@ -127,11 +150,11 @@ def table_size(rows: int, blocks: int) -> int:
 
 
 def device_layout(table: Tensor, rows: int, blocks: int) -> DeviceLayout:
-    """Views of an uploaded table (no copies, but for `inside`)."""
-    item, place, inside, bounds, keys, counts = table.split(
+    """Views of an uploaded table."""
+    item, place, marks, bounds, keys, counts = table.split(
         (rows, rows, rows, 2 * blocks + 1, 2 * blocks + 1, 2 * blocks)
     )
-    return DeviceLayout(item, place, inside > 0, Blocks(bounds, keys, counts, rows))
+    return DeviceLayout(item, place, marks, Blocks(bounds, keys, counts, rows))
 
 
 def upload(values: npt.NDArray[np.generic], device: torch.device) -> Tensor:

@@ -32,26 +32,28 @@ class FusedLinear:
     """Linear layers of the same input as one product; `x` is (N, in), the result (N, sum of outs)."""
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self._weight = _shared([linear.weight for linear in linears])
+        self.weight = _shared([linear.weight for linear in linears])
         biases = [linear.bias for linear in linears if linear.bias is not None]
-        self._bias = _shared(biases) if biases else None
+        self.bias = _shared(biases) if biases else None
         self._packed: Callable[[Tensor], Tensor] | None = None
         self._packed_rows = 0
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is not None and len(x) == self._packed_rows:
             return self._packed(x)
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, self.weight, self.bias)
 
     def pack(self, rows: int) -> int:
         """Keep a copy of the weights in the layout that is fastest on the CPU for `rows` rows; returns its bytes."""
-        self._packed = packed_product(self._weight, self._bias, rows)
+        self._packed = packed_product(self.weight, self.bias, rows)
         self._packed_rows = rows
-        return self._weight.nbytes
+        return self.weight.nbytes
 
 
 @dataclass(frozen=True)
-class _Layer:
+class FusedLayer:
+    """Weights of one decoder layer."""
+
     norm: Tensor  # (hidden,) float32
     qkv: FusedLinear
     out: FusedLinear
@@ -70,39 +72,41 @@ class FusedLanguageModel:
         cfg = model.cfg
         self.cfg, self.device, self.dtype = cfg, model.device, model.dtype
         self.embed: Callable[[Tensor, Tensor], Tensor] = model.embed
-        self._speech = model.speech_embedding.weight
-        self._layers = [_fuse(layer) for layer in model.decoder.layers if isinstance(layer, DecoderLayer)]
-        self._last_norm = _norm_weight(model.decoder.norm)
-        self._head = FusedLinear([model.llm_decoder])
+        self.speech = model.speech_embedding.weight
+        # Embeddings of the kinds SERVICE, TEXT, SPEECH.
+        self.tables = (model.llm_embedding.weight, model.decoder.embed_tokens.weight, self.speech)
+        self.layers = [_fuse(layer) for layer in model.decoder.layers if isinstance(layer, DecoderLayer)]
+        self.last_norm = _norm_weight(model.decoder.norm)
+        self.head = FusedLinear([model.llm_decoder])
         self._turns = _turns(context, cfg.head_dim, cfg.rope_theta, self.device)
         kinds = [0] * (cfg.num_heads + cfg.num_kv_heads) + [1] * cfg.num_kv_heads
         self._head_kinds = torch.tensor(kinds).to(self.device)
 
     def embed_speech(self, ids: Tensor) -> Tensor:
         """Embeddings (N, hidden) of speech ids (N,)."""
-        return self._speech[ids]
+        return self.speech[ids]
 
     def forward(self, embeddings: Tensor, positions: Tensor, memory: SlotAttention) -> Tensor:
         """embeddings (N, hidden), positions (N,) int64 → hidden states after the last norm (N, hidden)."""
         cosine, sine = self._turns[positions].index_select(2, self._head_kinds).unbind(1)
         shape = (len(positions), len(self._head_kinds), 2, self.cfg.head_dim // 2)
         x = embeddings.float()
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self.layers):
             fused = layer.qkv(self._normed(x, layer.norm)).view(shape)
             turned = torch.addcmul(fused * cosine, fused.flip(2), sine).to(self.dtype).flatten(2)
             x = x + layer.out(memory.attend(index, turned))
             gate, up = layer.gate_up(self._normed(x, layer.middle_norm)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate) * up)
-        return self._normed(x, self._last_norm)
+        return self._normed(x, self.last_norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Speech logits (N, speech_vocab_size), float32."""
-        return self._head(hidden).float()
+        return self.head(hidden).float()
 
     def pack(self, rows: int) -> int:
         """Prepare for batches of exactly `rows` symbols on the CPU; returns the bytes that this takes."""
-        linears = [self._head]
-        for layer in self._layers:
+        linears = [self.head]
+        for layer in self.layers:
             linears += [layer.qkv, layer.out, layer.gate_up, layer.down]
         return sum(linear.pack(rows) for linear in linears)
 
@@ -110,9 +114,9 @@ class FusedLanguageModel:
         return F.rms_norm(x, weight.shape, weight, self.cfg.rms_norm_eps).to(self.dtype)
 
 
-def _fuse(layer: DecoderLayer) -> _Layer:
+def _fuse(layer: DecoderLayer) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    return _Layer(
+    return FusedLayer(
         norm=_norm_weight(layer.input_layernorm),
         qkv=FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj]),
         out=FusedLinear([attention.o_proj]),

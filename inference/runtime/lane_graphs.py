@@ -93,13 +93,19 @@ class StepGraphs:
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle() if enabled and device.type == "cuda" else None
         self._recordings: dict[str, dict[Shape, Recording]] = {}
+        self._choices: dict[tuple[str, Shape, float], Shape | None] = {}  # a search in each step would add up
 
     def shapes(self, kind: str) -> list[Shape]:
         return list(self._recordings.get(kind, ()))
 
     def best(self, kind: str, wanted: Shape, tolerated: float = _TOLERATED_WASTE) -> Shape | None:
         """The captured shape to use for `wanted`, None if the step is to run uncaptured."""
-        return cheapest_cover(wanted, self.shapes(kind), tolerated) if self.enabled else None
+        if not self.enabled:
+            return None
+        asked = (kind, wanted, tolerated)
+        if asked not in self._choices:
+            self._choices[asked] = cheapest_cover(wanted, self.shapes(kind), tolerated)
+        return self._choices[asked]
 
     def replay(self, kind: str, shape: Shape) -> None:
         self._recordings[kind][shape].replay()
@@ -108,6 +114,7 @@ class StepGraphs:
         """Run `body` once and record it. Whatever fails switches captured steps off, loudly, for good."""
         if not self.enabled or shape in self._recordings.setdefault(kind, {}):
             return self.enabled
+        self._choices.clear()
         try:
             self._recordings[kind][shape] = self._record(body)
         except (RuntimeError, NotImplementedError):

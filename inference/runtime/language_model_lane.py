@@ -2,8 +2,8 @@
 
 A step takes some waiting prompts in (so many symbols at most, a long prompt in parts, so that running streams never
 stand still for long) and draws one id for every live slot. What is drawn stays on the device as the next input; the
-host reads it one step later, while the device is at the next one. So a row that has ended computes one step more, and
-what it draws there is dropped.
+host reads it a step later (on a GPU up to two), while the device is at the next one. So a row that has ended computes
+a step or two more, and what it draws there is dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from inference.models.language_model import LanguageModel
-from inference.runtime.block_runner import BlockRunner
-from inference.runtime.bucket_runner import BucketRunner
+from inference.runtime.lm_choice import make_runner
 from inference.runtime.sampling import NOT_FINITE
 from inference.runtime.slot_runner import PromptPart, Reading, SlotRunner
 from inference.runtime.slot_table import fresh_row
@@ -32,8 +31,9 @@ _WARM_UP_SECONDS = 30.0
 class LanguageModelLane:
     """Continuous batching of speech jobs. All methods are to be called from one thread.
 
-    On the CPU in float32 a job's tokens are the same whatever else is served. On CUDA they are, too, as long as steps
-    have one shape; other numbers of rows round differently, which in half precision can change a draw.
+    On the CPU in float32 a job's tokens are the same whatever else is served, and so they are on CUDA by our own
+    kernels (`make_runner`). By plain steps on CUDA other numbers of rows round differently, which in half precision can
+    change a draw.
 
     `runner` is chosen for the model's device unless given.
     """
@@ -122,11 +122,12 @@ class LanguageModelLane:
 
     @torch.inference_mode()
     def step(self) -> list[SpeechEvent]:
-        """One round: take some prompts in, draw for all live slots, tell what the round before has drawn."""
+        """One round: take some prompts in, draw for all live slots, tell what earlier rounds have drawn."""
         with self._runner.on_stream():
             self._prefill()
             decoded = self._decode()
-        while len(self._letters) > decoded:  # the newest one is still on its way
+        most = self._runner.steps_ahead if decoded else 0  # the newest ones are still on their way
+        while self._letters and (len(self._letters) > most or self._letters[0][0].ready()):
             self._read(*self._letters.popleft())
         return self._tell()
 
@@ -142,7 +143,12 @@ class LanguageModelLane:
             self._prefilling.append(stream)
         if not self._prefilling:
             return
-        parts = [self._part(stream) for stream in self._prefilling]
+        parts, symbols = [], 0
+        for stream in self._prefilling:
+            parts.append(self._part(stream))
+            symbols += len(parts[-1])
+            if symbols >= self._runner.prefill_tokens:
+                break
         parts = parts[: self._runner.fitting(parts)]
         reading = self._runner.prefill(parts)
         streams = [self._prefilling.popleft() for _ in parts]
@@ -250,17 +256,3 @@ class LanguageModelLane:
             stream.tokens.clear()
         self._changed.clear()
         return events
-
-
-def make_runner(model: LanguageModel, settings: LaneSettings) -> SlotRunner:
-    """What runs steps on the model's device."""
-    if model.device.type != "cuda":
-        return BlockRunner(model, settings.slots, settings.context, settings.prefill_tokens)
-    return BucketRunner(
-        model,
-        settings.slots,
-        settings.context,
-        settings.prefill_tokens,
-        graphs=settings.graphs,
-        compiled=settings.compile,
-    )

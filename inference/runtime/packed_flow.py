@@ -13,13 +13,15 @@ from inference.models.flow import FlowModel
 from inference.models.flow_encoder import relative_positions
 from inference.models.masks import MixedVisibility, mixed_visibility, valid_positions
 from inference.runtime.captured import Programs
-from inference.runtime.frame_pack import FramePack, Ints, PackedMel, device_layout, upload
+from inference.runtime.frame_pack import GAP, FramePack, Ints, PackedMel, block_count, bucket, upload
 from inference.runtime.packed_attention import choose_attention
-from inference.runtime.packed_solver import PackedSolver, SolverBuffers
-from inference.runtime.packed_velocity import PackedVelocity
+from inference.runtime.packed_solver import PackedSolver
+from inference.runtime.packed_state import SolverBuffers
+from inference.runtime.paged_layout import most_items
+from inference.runtime.velocity_choice import choose_step
 
-_ENCODER_SHAPES = 32  # kept at most
-_TOKEN_STEP = 16
+_ENCODER_SHAPES = 96  # kept at most
+_ENCODER_SCORES = 1 << 21  # tokens of a row, squared, times rows
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class PackedFlow:
         dtype = flow.encoder_proj.weight.dtype
         attention = choose_attention(self.device, dtype, flow.cfg.estimator.attention_head_dim)
         self.attention_name = getattr(attention, "__name__", str(attention))
-        velocity = PackedVelocity(flow.decoder.estimator, attention, compiled=compiled)
-        self.solver = PackedSolver(velocity, flow.cfg, self.device, graphs=graphs)
+        step, self.velocity_name = choose_step(flow, attention, compiled=compiled)
+        self.solver = PackedSolver(step, flow.cfg, dtype, self.device, graphs=graphs)
         self.encoders: Programs[EncoderBuffers] = Programs(self.device, _ENCODER_SHAPES, graphs)
 
     def clear(self) -> None:
@@ -87,13 +89,16 @@ class PackedFlow:
         Nothing waits for the device. The caller has checked lengths (`FlowModel.plan`).
         """
         lengths = [self.frames(job) for job in jobs]
-        mu = self._encode(jobs)
+        mu = self.encode(jobs)
         items = [PackedMel(length, job.causal) for job, length in zip(jobs, lengths)]
-        pack = FramePack(items, self.most_items, self._chunk)
+        rows = bucket(sum(lengths) + GAP * len(items))
+        while self._most_items(rows) < len(items):
+            rows = bucket(2 * rows)
+        pack = FramePack(items, self._most_items(rows), self._chunk, rows)
         buffers = self.solver.begin(pack)
         self._conditions(buffers, mu, jobs)
         x = self.solver.solve()
-        layout = device_layout(buffers.table, buffers.rows, buffers.blocks)
+        layout = buffers.layout
         unsound = (layout.inside & ~torch.isfinite(x).all(dim=1)).int()
         count = torch.zeros(len(jobs), dtype=torch.int32, device=self.device)
         count.index_add_(0, layout.item, unsound)
@@ -111,7 +116,7 @@ class PackedFlow:
 
     def _conditions(self, buffers: SolverBuffers, mu: Tensor, jobs: Sequence[FlowJob]) -> None:
         """Fill the static half: mu, speaker and prompt mel of each frame, side by side."""
-        layout = device_layout(buffers.table, buffers.rows, buffers.blocks)
+        layout = buffers.layout
         frames = np.array([len(job.prompt_mel) for job in jobs])
         table = upload(np.stack((frames, np.cumsum(frames) - frames)).astype(np.int32), self.device)
         prompts = torch.cat([mu.new_zeros(1, mu.shape[2]), *(job.prompt_mel for job in jobs)])
@@ -125,9 +130,15 @@ class PackedFlow:
         buffers.static[0].copy_(torch.cat(parts, dim=1))
 
     # ---------------------------------------------------------------------------------------------- encoder
-    def _encode(self, jobs: Sequence[FlowJob]) -> Tensor:
-        """(B, 2N, 80) float32, padded; arbitrary behind an item's end."""
+    def encode(self, jobs: Sequence[FlowJob]) -> Tensor:
+        """(≥ B, 2N, 80) float32, padded; arbitrary behind an item's end."""
         rows, size = encoder_shape(len(jobs), max(len(job.tokens) for job in jobs))
+        if rows >= len(jobs):
+            return self._encode(jobs, rows, size)
+        parts = [jobs[first : first + rows] for first in range(0, len(jobs), rows)]
+        return torch.cat([self._encode(part, rows, size)[: len(part)].clone() for part in parts])
+
+    def _encode(self, jobs: Sequence[FlowJob], rows: int, size: int) -> Tensor:
         ids = np.zeros((rows, size + 3), dtype=np.int64)
         ids[:, size] = ids[:, size + 1] = 1  # a row without an item still has one token
         for row, job in zip(ids, jobs):
@@ -144,6 +155,19 @@ class PackedFlow:
         program.run()
         return buffers.mu
 
+    @torch.inference_mode()
+    def prepare_encoder(self, rows: int, size: int) -> None:
+        """Capture the encoder for one of `encoder_shape`'s shapes."""
+        self.encoders.prepare((rows, size), lambda: self._make(rows, size), self._run_encoder)
+
+    @torch.inference_mode()
+    def prepare(self, rows: int) -> None:
+        """Capture the solver for one of `bucket`'s lengths."""
+        self.solver.prepare(rows, block_count(rows, self._most_items(rows), self._chunk))
+
+    def _most_items(self, rows: int) -> int:
+        return most_items(rows, self.most_items)
+
     def _make(self, rows: int, size: int) -> EncoderBuffers:
         device, cfg = self.device, self.flow.cfg
         return EncoderBuffers(
@@ -159,12 +183,14 @@ class PackedFlow:
 
 
 def encoder_shape(items: int, tokens: int) -> tuple[int, int]:
-    """Rows and tokens of the padded shape that the encoder runs in."""
-    rows = 1 << (items - 1).bit_length()
-    if rows - items > rows // 4:
-        rows -= rows // 4
-    step = max(_TOKEN_STEP, (1 << (tokens - 1).bit_length()) // 16)
-    return rows, -(-tokens // step) * step
+    """Rows and tokens of the padded shape that the encoder runs in, so many rows at a time if they do not suffice.
+
+    There are few shapes, so that all are captured at the start, and none has more than some 0.1 GB of scores.
+    """
+    octave = 1 << max(6, (tokens - 1).bit_length())
+    size = octave if tokens > octave * 3 // 4 else octave * 3 // 4
+    most = 1 << max(0, (_ENCODER_SCORES // size**2).bit_length() - 1)
+    return min(most, 1 << (items - 1).bit_length()), size
 
 
 def encode_mixed(flow: FlowModel, ids: Tensor, given: Tensor, made: Tensor, causal: Tensor) -> Tensor:

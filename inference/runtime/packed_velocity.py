@@ -1,4 +1,4 @@
-"""The velocity network on a packed row: the weights of `VelocityNetwork`, laid out for few and large matrix products.
+"""The velocity network and the Euler step on a packed row, out of PyTorch's operations: on any device, in any dtype.
 
 Both guidance halves are computed at once: activations are (2, rows, channels). Convolutions are products over three
 neighbouring rows, query, key and value one product. Frames between the items are set to zero where a convolution would
@@ -8,94 +8,25 @@ see them; nothing else crosses from row to row but attention, which stays within
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from inference.models.velocity import (
-    CausalBlock,
-    CausalConv,
-    PointwiseConv,
-    ResnetBlock,
-    TransformerBlock,
-    VelocityNetwork,
-)
+from inference.models.config import FlowConfig
+from inference.models.velocity import VelocityNetwork
+from inference.runtime.flow_solver import time_grid
 from inference.runtime.frame_pack import Blocks, DeviceLayout
 from inference.runtime.fused import Fused
 from inference.runtime.packed_attention import PackedAttention
-
-
-class Affine(NamedTuple):
-    """Weight and bias of a linear layer, a convolution (taps before channels) or a norm."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-class BlockWeights(NamedTuple):
-    """A causal block: convolution, norm."""
-
-    conv: Affine
-    norm: Affine
-
-
-class ResnetWeights(NamedTuple):
-    first: BlockWeights
-    second: BlockWeights
-    shortcut: Affine
-
-
-class TransformerWeights(NamedTuple):
-    norm1: Affine
-    qkv: Tensor
-    out: Affine
-    norm3: Affine
-    up: Affine
-    down: Affine
-
-
-class Stage(NamedTuple):
-    resnet: ResnetWeights
-    blocks: tuple[TransformerWeights, ...]
-    conv: Affine | None
-
-
-def _affine(layer: nn.Module) -> Affine:
-    weight, bias = cast(Tensor, layer.weight).detach(), cast("Tensor | None", layer.bias)
-    if isinstance(layer, PointwiseConv):
-        weight = weight[:, :, 0]
-    elif isinstance(layer, CausalConv):
-        weight = weight.transpose(1, 2).flatten(1).contiguous()
-    return Affine(weight, None if bias is None else bias.detach())
-
-
-def _causal_block(module: CausalBlock) -> BlockWeights:
-    return BlockWeights(_affine(module.block["0"]), _affine(module.block["2"]))
-
-
-def _resnet(module: ResnetBlock) -> ResnetWeights:
-    return ResnetWeights(_causal_block(module.block1), _causal_block(module.block2), _affine(module.res_conv))
-
-
-def _transformer(module: TransformerBlock) -> TransformerWeights:
-    attention, net = module.attn1, module.ff.net
-    qkv = torch.cat([layer.weight.detach() for layer in (attention.to_q, attention.to_k, attention.to_v)])
-    up = cast(nn.Module, net["0"].proj)
-    return TransformerWeights(
-        _affine(module.norm1),
-        qkv,
-        _affine(attention.to_out[0]),
-        _affine(module.norm3),
-        _affine(up),
-        _affine(net["2"]),
-    )
-
-
-def _stage(parts: nn.ModuleList) -> Stage:
-    blocks = tuple(_transformer(block) for block in cast("list[TransformerBlock]", parts[1]))
-    return Stage(_resnet(cast(ResnetBlock, parts[0])), blocks, _affine(parts[2]) if len(parts) == 3 else None)
+from inference.runtime.packed_state import SolverBuffers
+from inference.runtime.velocity_weights import (
+    Affine,
+    BlockWeights,
+    ResnetWeights,
+    TransformerWeights,
+    network_weights,
+)
 
 
 def _norm(x: Tensor, norm: Affine) -> Tensor:
@@ -122,7 +53,7 @@ def resnet(x: Tensor, weights: ResnetWeights, inside: Tensor, shift: Tensor) -> 
 
 def before_attention(x: Tensor, weights: TransformerWeights, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, (2 * rows, heads, head size) each."""
-    joined = F.linear(_norm(x, weights.norm1), weights.qkv).flatten(0, 1)
+    joined = F.linear(_norm(x, weights.norm1), weights.qkv.weight).flatten(0, 1)
     q, k, v = joined.unflatten(1, (3, heads, -1)).unbind(1)
     return q, k, v
 
@@ -134,18 +65,24 @@ def after_attention(x: Tensor, mixed: Tensor, weights: TransformerWeights) -> Te
 
 
 class PackedVelocity:
-    """`VelocityNetwork` for packed rows, with that network's weights. `compiled`: fuse the small operations."""
+    """`VelocityNetwork` for packed rows, with that network's weights, as a `PackedStep`.
+
+    `compiled`: fuse the small operations.
+    """
 
     def __init__(
-        self, network: VelocityNetwork, attention: PackedAttention, *, compiled: bool = False
+        self, network: VelocityNetwork, cfg: FlowConfig, attention: PackedAttention, *, compiled: bool = False
     ) -> None:
-        self.cfg = network.cfg
-        self.network = network
+        self.heads = network.cfg.num_heads
+        self.rate = cfg.cfg_rate
+        self.weights = network_weights(network)
+        device = self.weights.output.weight.device
+        times, sizes = time_grid(cfg.n_timesteps)
+        with torch.no_grad():
+            shifts = network.time_shifts(torch.tensor(times, device=device))
+        self.shifts = shifts.transpose(0, 1).contiguous()  # (steps, stages, C): all that depends on the time
+        self.sizes = torch.tensor(sizes, device=device)
         self._attention = attention
-        stages = [*network.down_blocks, *network.mid_blocks, *network.up_blocks]
-        self._stages = [_stage(parts) for parts in cast("list[nn.ModuleList]", stages)]
-        self._final = _causal_block(network.final_block)
-        self._output = _affine(network.final_proj)
         self._resnet: Callable[..., Tensor] = Fused(resnet) if compiled else resnet
         self._before: Callable[..., tuple[Tensor, Tensor, Tensor]] = (
             Fused(before_attention) if compiled else before_attention
@@ -155,22 +92,26 @@ class PackedVelocity:
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""
-        return self._output.weight.dtype
+        return self.weights.output.weight.dtype
 
-    def shifts(self, times: Tensor) -> Tensor:
-        """times (K,) → (K, stages, C): all that depends on the time."""
-        return self.network.time_shifts(times).transpose(0, 1).contiguous()
+    def advance(self, buffers: SolverBuffers) -> None:
+        """See `PackedStep`."""
+        shifts = self.shifts.index_select(0, buffers.step)[0]
+        size = self.sizes.index_select(0, buffers.step)
+        guided, free = self(buffers.inputs, buffers.layout, shifts).float()
+        buffers.x.add_(size * ((1.0 + self.rate) * guided - self.rate * free))
+        buffers.inputs[:, :, : buffers.x.shape[1]] = buffers.x
+        buffers.step.add_(1)
 
-    def __call__(self, x: Tensor, static: Tensor, layout: DeviceLayout, shifts: Tensor) -> Tensor:
-        """x (rows, 80) float32, static (2, rows, 240): what stays the same in all steps, shifts (stages, C).
+    def __call__(self, inputs: Tensor, layout: DeviceLayout, shifts: Tensor) -> Tensor:
+        """inputs (2, rows, 320), shifts (stages, C).
 
         Returns the velocities (2, rows, 80), with the conditions and without; arbitrary between the items.
         """
         inside = layout.inside[:, None]
-        hidden = torch.cat((x.to(static.dtype).expand(2, -1, -1), static), dim=2)
-        skip = hidden
-        last = len(self._stages) - 1
-        for index, stage in enumerate(self._stages):
+        hidden = skip = inputs
+        last = len(self.weights.stages) - 1
+        for index, stage in enumerate(self.weights.stages):
             if index == last:
                 hidden = torch.cat((hidden, skip), dim=2)
             hidden = self._resnet(hidden, stage.resnet, inside, shifts[None, index : index + 1])
@@ -179,10 +120,10 @@ class PackedVelocity:
                 skip = hidden
             if stage.conv is not None:
                 hidden = _causal_conv(hidden, stage.conv, inside)
-        return F.linear(_conv_norm_mish(hidden, self._final, inside), *self._output)
+        return F.linear(_conv_norm_mish(hidden, self.weights.final, inside), *self.weights.output)
 
     def _transformers(self, x: Tensor, blocks: tuple[TransformerWeights, ...], where: Blocks) -> Tensor:
         for weights in blocks:
-            q, k, v = self._before(x, weights, self.cfg.num_heads)
+            q, k, v = self._before(x, weights, self.heads)
             x = self._after(x, self._attention(q, k, v, where), weights)
         return x

@@ -8,7 +8,7 @@ convolutions may run in half precision; everything else is float32 (SPEC 8).
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from inference.models.vocoder import Snake, Vocoder, snake
 from inference.runtime.captured import Programs
 from inference.runtime.frame_pack import upload
 from inference.runtime.fused import Fused
+from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_pack import (
     GAP,
     SPARE,
@@ -228,24 +229,37 @@ class PackedVocoder:
 
 
 def generator_error(vocoder: Vocoder, generator: Vocoder) -> float:
-    """How far `generator`'s sound is from float32's, relative 2-norm, for a fixed voiced mel and one source."""
-    device = vocoder.conv_pre.weight.device
-    mel = torch.linspace(-9.0, 0.0, 64 * vocoder.cfg.mel_bins, device=device).view(1, 64, -1).transpose(1, 2)
+    """How far `generator`'s spectrum is from float32's, relative 2-norm, for a fixed voiced mel and one source.
+
+    Of what the last convolution gives (log magnitudes, and what a sine turns into phases), since that is rounding
+    alone: sound is 4 to 5 times further off where magnitudes are large and phases wild, as with random weights.
+    """
+    mel, excitation = voiced_probe(vocoder)
     dtype = generator.conv_pre.weight.dtype
-    masks: list[Tensor | None] = [None] * (len(vocoder.cfg.upsample_rates) + 1)
-
-    def lengthen(x: Tensor) -> Tensor:
-        return F.pad(x, (1, 0), mode="reflect")
-
     with torch.inference_mode():
-        f0 = torch.full((1, 64), 150.0, device=device)
+        found = generator.convolve(mel.to(dtype), excitation.to(dtype), *_unmasked(vocoder))
+        return relative_error(found, exact_spectrum(vocoder, mel, excitation))
+
+
+def voiced_probe(vocoder: Vocoder, frames: int = 64) -> tuple[Tensor, Tensor]:
+    """A fixed voiced mel (1, bins, frames) and the spectrum of its source."""
+    device = vocoder.conv_pre.weight.device
+    count = frames * vocoder.cfg.mel_bins
+    mel = torch.linspace(-9.0, 0.0, count, device=device).view(1, frames, -1).transpose(1, 2)
+    with torch.inference_mode():
+        f0 = torch.full((1, frames), 150.0, device=device)
         source, _ = vocoder.source(f0, vocoder.from_start(mel))
-        excitation = vocoder.fourier.transform(source[:, 0])
-        found = generator.convolve(mel.to(dtype), excitation.to(dtype), masks, lengthen)
-        wave, expected = vocoder.invert(found), vocoder.decode(mel, source)
-        if not torch.isfinite(wave).all():
-            return float("nan")
-        return float(torch.linalg.vector_norm(wave - expected) / torch.linalg.vector_norm(expected))
+        return mel, vocoder.fourier.transform(source[:, 0])
+
+
+def exact_spectrum(vocoder: Vocoder, mel: Tensor, excitation: Tensor) -> Tensor:
+    """`Vocoder.convolve` of items without padding in true float32."""
+    with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        return vocoder.convolve(mel, excitation, *_unmasked(vocoder))
+
+
+def _unmasked(vocoder: Vocoder) -> tuple[list[Tensor | None], Callable[[Tensor], Tensor]]:
+    return [None] * (len(vocoder.cfg.upsample_rates) + 1), lambda x: F.pad(x, (1, 0), mode="reflect")
 
 
 def make_generator(vocoder: Vocoder, dtype: torch.dtype, compiled: bool) -> Vocoder:

@@ -41,25 +41,45 @@ class PromptPart:
         return len(self.ids)
 
 
-class Reading:
-    """Ids on their way to the host, in the order of `places` within what was drawn."""
+class Mail:
+    """Pinned memory for up to `count` ids, and the event that says when they are there."""
 
-    def __init__(self, drawn: Tensor, places: Sequence[int]) -> None:
-        self._places = places
-        self._event: torch.cuda.Event | None = None
+    def __init__(self, count: int) -> None:
+        self.values = torch.empty(count, dtype=torch.int64, pin_memory=True)
+        self.numbers = self.values.numpy()
+        self.event = torch.cuda.Event()
+
+
+class Reading:
+    """Ids on their way to the host, in the order of `places` within what was drawn.
+
+    `spare`: mail that can be used, and is used again once the ids are read, as making it takes a while.
+    """
+
+    def __init__(self, drawn: Tensor, places: Sequence[int], spare: list[Mail] | None = None) -> None:
+        self._places, self._count = places, len(drawn)
+        self._spare = spare
+        self._mail: Mail | None = None
         if drawn.is_cuda:
-            self._values = torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True)
-            self._values.copy_(drawn, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
+            self._mail = spare.pop() if spare else Mail(self._count)
+            self._mail.values[: self._count].copy_(drawn, non_blocking=True)
+            self._mail.event.record()
         else:
             self._values = drawn.clone()
 
+    def ready(self) -> bool:
+        """Whether the ids are there already, as far as that can be told."""
+        return self._mail is not None and bool(self._mail.event.query())
+
     def ids(self) -> list[int]:
-        """Waits until the ids are there."""
-        if self._event is not None:
-            self._event.synchronize()
-        values = self._values.tolist()
+        """Waits until the ids are there. To be called once."""
+        if self._mail is None:
+            values = self._values.tolist()
+        else:
+            self._mail.event.synchronize()
+            values = self._mail.numbers[: self._count].tolist()
+            if self._spare is not None:
+                self._spare.append(self._mail)
         return [values[place] for place in self._places]
 
 
@@ -72,13 +92,16 @@ class SlotRunner(ABC):
     def __init__(
         self, model: LanguageModel, slots: int, context: int, prefill_tokens: int, spare: int = 1
     ) -> None:
-        room = -(-context // POSITION_STEP) * POSITION_STEP
+        room = cache_room(context)
         self.cfg, self.device = model.cfg, model.device
         self.slots, self.prefill_tokens = slots, prefill_tokens
         self.stream = torch.cuda.Stream(self.device, priority=-1) if self.device.type == "cuda" else None
         self._model = FusedLanguageModel(model, room)
         self._cache = KvCache(self.cfg, slots + spare, room, self.device, model.dtype)
         self._table = SlotRows.create(slots + spare, self.cfg.sampling, self.device)
+        # Steps that may be on their way when the next one begins. With one of them waiting on the device, the host may
+        # be busy for a whole step (other threads hold the interpreter, say) before the device runs dry.
+        self.steps_ahead = 1 if self.stream is None else 2
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
@@ -136,6 +159,11 @@ class SlotRunner(ABC):
         if self.stream is None:
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
+
+
+def cache_room(context: int) -> int:
+    """Positions that are set aside for a slot of `context` positions."""
+    return -(-context // POSITION_STEP) * POSITION_STEP
 
 
 def draw(cfg: LanguageModelConfig, logits: Tensor, rows: SlotRows) -> Tensor:

@@ -11,9 +11,10 @@ from torch import Tensor
 from inference.models.config import SamplingConfig
 from inference.runtime.feed import SpeechPrompt
 from inference.runtime.sampling import NO_ID, SamplerState
-from inference.runtime.uniforms import stream_keys
+from inference.runtime.uniforms import stream_key
 
-_ID, _LENGTH, _KEY, _STEPS, _MIN, _MAX, _EXACT, _ACTIVE, _RECENT = range(9)
+# Columns of the table.
+ID, LENGTH, KEY, STEPS, LEAST, MOST, EXACT, ACTIVE, RECENT = range(9)
 
 
 class SlotRows:
@@ -30,48 +31,48 @@ class SlotRows:
     @property
     def ids(self) -> Tensor:
         """(n,) what was drawn last: the next input."""
-        return self.data[:, _ID]
+        return self.data[:, ID]
 
     @property
     def lengths(self) -> Tensor:
         """(n,) positions whose keys and values are there."""
-        return self.data[:, _LENGTH]
+        return self.data[:, LENGTH]
 
     @property
     def exact(self) -> Tensor:
         """(n,) bool: the original's quirks."""
-        return self.data[:, _EXACT] > 0
+        return self.data[:, EXACT] > 0
 
     @property
     def active(self) -> Tensor:
         """(n,) bool: still drawing."""
-        return self.data[:, _ACTIVE] > 0
+        return self.data[:, ACTIVE] > 0
 
     def sampler(self) -> SamplerState:
         """The columns that sampling reads and brings up to date, as views."""
         columns = self.data
         return SamplerState(
-            keys=columns[:, _KEY],
-            steps=columns[:, _STEPS],
-            min_len=columns[:, _MIN],
-            max_len=columns[:, _MAX],
-            recent=columns[:, _RECENT:],
-            active=columns[:, _ACTIVE],
+            keys=columns[:, KEY],
+            steps=columns[:, STEPS],
+            min_len=columns[:, LEAST],
+            max_len=columns[:, MOST],
+            recent=columns[:, RECENT:],
+            active=columns[:, ACTIVE],
         )
 
     def stop(self, row: int) -> None:
         """The row draws no more; nothing waits for the device."""
-        self.data[row : row + 1, _ACTIVE].fill_(0)
+        self.data[row : row + 1, ACTIVE].fill_(0)
 
 
 def row_width(cfg: SamplingConfig) -> int:
-    return _RECENT + cfg.win_size
+    return RECENT + cfg.win_size
 
 
 def fresh_row(prompt: SpeechPrompt, length: int, limit: int, cfg: SamplingConfig) -> list[int]:
     """The row of a prompt of `length` positions before its first draw; `limit`: most ids to draw."""
-    row = [0] * _RECENT
-    row[_LENGTH], row[_MIN], row[_MAX] = length, prompt.min_len, limit
-    row[_KEY] = int(stream_keys(torch.tensor(prompt.seed, dtype=torch.int64)))
-    row[_EXACT], row[_ACTIVE] = int(prompt.exact), 1
+    row = [0] * RECENT
+    row[LENGTH], row[LEAST], row[MOST] = length, prompt.min_len, limit
+    row[KEY] = stream_key(prompt.seed)
+    row[EXACT], row[ACTIVE] = int(prompt.exact), 1
     return row + [NO_ID] * cfg.win_size

@@ -178,7 +178,7 @@ class SegmentSound:
         given, incremental = self._input, self._models.incremental
         if call.offset == 0 and self._kept is None and incremental is not None:
             cache = incremental.open(given.flow_prompt_tokens, given.prompt_mel, given.speaker)
-            self._kept = None if cache is None else (incremental, cache)
+            self._kept = (incremental, cache)
         if self._kept is None:
             return None
         flow, cache = self._kept

@@ -48,12 +48,11 @@ class VocoderPack:
         lengths = np.array([job.frames for job in jobs], dtype=np.int64)
         self.starts: Ints = GAP + np.cumsum(lengths + GAP) - lengths - GAP
         self.ends: Ints = self.starts + lengths
-        self.rows = bucket(rows_used(lengths.tolist()))
+        self.rows = bucket(self.used(lengths.tolist()))
         self.most_items = most_items
         frames = np.zeros((3, self.rows), dtype=np.int64)
-        # What belongs to no item happens within the spare rows.
-        spare = [self.rows - SPARE + 2, self.rows - SPARE + 4, 0, 0, 0, 0]
-        fields = np.repeat(np.array(spare, dtype=np.int64)[:, None], most_items, axis=1)
+        fields = np.zeros((_ITEM_FIELDS, most_items), dtype=np.int64)
+        fields[:2] = self.nobody()
         for number, (job, start, end) in enumerate(zip(jobs, self.starts, self.ends)):
             frames[0, start:end] = number
             frames[1, start:end] = np.arange(end - start)
@@ -62,10 +61,24 @@ class VocoderPack:
             fields[:, number] = start, end, job.seed, place, job.state is not None, not job.final
         self.table: Ints = np.concatenate((frames.ravel(), fields.ravel()))
 
+    @staticmethod
+    def used(lengths: Sequence[int]) -> int:
+        """Rows that items of these lengths take."""
+        return rows_used(lengths)
+
+    def nobody(self) -> Ints:
+        """(2, 1): first row and end of what is no item; it happens within the spare rows."""
+        return np.array([[self.rows - SPARE + 2], [self.rows - SPARE + 4]], dtype=np.int64)
+
 
 def rows_used(lengths: Sequence[int]) -> int:
     """Rows that items of these lengths take."""
     return GAP + sum(length + GAP for length in lengths) + SPARE
+
+
+def table_size(rows: int, most_items: int) -> int:
+    """Entries of a `VocoderPack`'s table."""
+    return 3 * rows + _ITEM_FIELDS * most_items
 
 
 @dataclass
@@ -92,7 +105,7 @@ class VocoderBuffers:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         return VocoderBuffers(
-            table=zeros(3 * rows + _ITEM_FIELDS * most_items, dtype=torch.int64),
+            table=zeros(table_size(rows, most_items), dtype=torch.int64),
             mel=zeros(rows, bins),
             old_source=zeros(most_items, OVERLAP_FRAMES, hop),
             old_speech=zeros(most_items, OVERLAP_FRAMES, hop),

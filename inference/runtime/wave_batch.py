@@ -1,31 +1,32 @@
-"""One batch through flow and vocoder on a GPU (`BatchedWave`): pieces of any kind together, waited for once."""
+"""One batch through flow and vocoder on a GPU (`BatchedWave`): pieces of any kind together, started and waited for."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from inference.faults import as_request_error, is_device_fault, is_out_of_memory
-from inference.runtime.flow_cache import IncrementalFlow
+from inference.runtime.flow_block import send
 from inference.runtime.mel_speed import MelSpeed
 from inference.runtime.packed_flow import FlowJob, PackedFlow
-from inference.runtime.packed_vocoder import PackedVocoder, generator_error, make_generator
+from inference.runtime.packed_vocoder import PackedVocoder
+from inference.runtime.paged_flow import PagedFlow, PagedStream
 from inference.runtime.token_to_wave import TokenToWave, non_finite, pcm
+from inference.runtime.vocoder_choice import choose_packed_vocoder
+from inference.runtime.vocoder_fused import FusedVocoder
 from inference.runtime.vocoder_pack import VocoderJob, VocoderPack
 from inference.runtime.vocoder_stream import VocoderState
 from inference.runtime.wave_parts import VOCODER_FRAMES, Marks, fits_row, to_host, vocoder_parts
 from inference.runtime.wave_stream import WaveStream, Work
 from inference.settings import LaneSettings
+from inference.types import EngineError
 
 logger = logging.getLogger(__name__)
-
-# Relative error of the sound above which half-precision convolutions are not used; float16 gives about 1e-3.
-GENERATOR_BOUND = 0.02
 
 
 @dataclass
@@ -38,6 +39,19 @@ class _Sounding:
     states: list[VocoderState | None]
     pack: VocoderPack
     answer: Tensor  # int16, pinned
+
+
+@dataclass
+class Running:
+    """A batch that the device is at."""
+
+    works: Sequence[Work]
+    marks: Marks
+    sounding: list[_Sounding] = field(default_factory=list)
+
+    def nearly_done(self) -> None:
+        """Waits until only the vocoder is left to do."""
+        self.marks.wait_for("flow")
 
 
 class BatchedWave:
@@ -53,10 +67,9 @@ class BatchedWave:
         self._models = models
         self._settings = settings
         self._on_memory = on_memory
-        self._sounding: list[_Sounding] = []
         self.flow = self._packed_flow()
         self.vocoder = self._packed_vocoder(generator_dtype)
-        self.incremental = self._make_incremental()
+        self.paged = self._paged_flow()
 
     # ------------------------------------------------------------------------------------------------ models
     def _packed_flow(self) -> PackedFlow:
@@ -65,87 +78,113 @@ class BatchedWave:
             self._models.flow, settings.max_batch, graphs=settings.graphs, compiled=settings.compile
         )
 
-    def _packed_vocoder(self, dtype: torch.dtype) -> PackedVocoder:
-        settings, vocoder = self._settings, self._models.vocoder
-        generator = make_generator(vocoder, dtype, settings.compile)
-        if dtype != torch.float32:
-            error = generator_error(vocoder, generator)
-            if not error <= GENERATOR_BOUND:  # NaN counts as broken
-                logger.warning("The vocoder is unsound in %s (error %.3g); it runs in float32.", dtype, error)
-                generator = make_generator(vocoder, torch.float32, settings.compile)
-        return PackedVocoder(vocoder, settings.max_batch, generator=generator, graphs=settings.graphs)
+    def _packed_vocoder(self, dtype: torch.dtype) -> PackedVocoder | FusedVocoder:
+        vocoder, most = self._models.vocoder, self._settings.max_batch
+        settings = self._settings
+        return choose_packed_vocoder(vocoder, most, dtype, graphs=settings.graphs, compiled=settings.compile)
 
-    def _make_incremental(self) -> IncrementalFlow | None:
-        budget = self._settings.flow_cache_bytes
-        if budget <= 0:
+    def _paged_flow(self) -> PagedFlow | None:
+        settings = self._settings
+        try:
+            return PagedFlow(
+                self._models.flow,
+                self.flow,
+                settings.flow_cache_bytes,
+                settings.max_batch,
+                graphs=settings.graphs,
+            )
+        except EngineError:  # said so; streams go through the packed row, from frame 0
             return None
-        return IncrementalFlow(self._models.flow, budget, together=True, graphs=self._settings.graphs)
 
     def open(self, stream: WaveStream) -> None:
-        """Bring what all of the segment's chunks need to the device."""
-        given, flow = stream.model_input, self._models.flow
+        """Bring what all of the segment's pieces need to the device."""
+        given = stream.model_input
+        try:
+            if self.paged is not None:
+                stream.cache = self.paged.open(given.flow_prompt_tokens, given.prompt_mel, given.speaker)
+                stream.prompt_mel, stream.speaker = stream.cache.voice.mel, stream.cache.voice.speaker
+                return
+        except EngineError:
+            pass  # it comes back with the stream's first piece, if that is a chunk
+        flow = self._models.flow
         device = flow.encoder_proj.weight.device
-        stream.prompt_mel = torch.from_numpy(np.ascontiguousarray(given.prompt_mel, np.float32)).to(device)
-        speaker = torch.from_numpy(np.asarray(given.speaker, np.float32)).to(device)
+        stream.prompt_mel = send(torch.from_numpy(np.ascontiguousarray(given.prompt_mel, np.float32)), device)
+        speaker = send(torch.from_numpy(np.array(given.speaker, np.float32)), device)
         with torch.inference_mode():
             stream.speaker = flow.project_speaker(speaker[None])[0].float()
 
     def close(self, stream: WaveStream) -> None:
-        if stream.cache is not None and self.incremental is not None:
-            self.incremental.close(stream.cache)
-        stream.cache = stream.prompt_mel = stream.speaker = None
+        """Give the stream's memory back."""
+        self._drop_cache(stream)
+        stream.prompt_mel = stream.speaker = None
+
+    def frames(self, work: Work) -> int:
+        """Mel frames that the flow model computes for a piece, prompt included where that is not kept."""
+        cache, item = work.stream.cache, work.item
+        if cache is not None and cache.home is self.paged and item.call is not None:
+            return cache.home.rows(cache, len(item.used), item.final)
+        tokens = len(work.stream.model_input.flow_prompt_tokens) + len(item.used)
+        return tokens * self._models.flow.cfg.token_mel_ratio
 
     def memory_bytes(self) -> int:
-        """Of streams' caches and of the buffers of all kept shapes."""
+        """Of streams' pages and of graphs and buffers of all kept shapes."""
         kept = (self.flow.solver.programs, self.flow.encoders, self.vocoder.programs)
-        caches = 0 if self.incremental is None else self.incremental.memory_bytes
-        return caches + sum(programs.bytes() for programs in kept)
+        pages = 0 if self.paged is None else self.paged.memory_bytes
+        return pages + sum(programs.bytes() for programs in kept)
 
     def clear(self) -> None:
-        """Give back what can be made again."""
+        """Give back what can be made again, once the device has done with it."""
+        if self.flow.device.type == "cuda":
+            torch.cuda.synchronize(self.flow.device)
         self.flow.clear()
         self.vocoder.programs.clear()
-        if self.incremental is not None:
-            self.incremental.clear()
+        if self.paged is not None:
+            self.paged.clear()
 
     # ------------------------------------------------------------------------------------------------- batch
     @torch.inference_mode()
-    def run(self, works: Sequence[Work]) -> None:
-        """Fill in each work's sound or error. Raises device faults only."""
-        self._through(works)
-        bad = [work for work in works if work.overflow]
+    def start(self, works: Sequence[Work]) -> Running:
+        """Begin a batch: all of its work is on its way to the device. Raises device faults only."""
+        running = Running(works, Marks(self.flow.device))
+        for work in works:
+            work.overflow, work.mel, work.pcm = "", None, None
+        planned = [work for work in works if self._plan(work)]
+        most = self._settings.max_batch
+        for first in range(0, len(planned), most):
+            self._divided(self._mels, planned[first : first + most])
+        running.marks.add("flow")
+        alive = [work for work in planned if work.error is None]
+        for part in vocoder_parts(alive, most, min(VOCODER_FRAMES, self._settings.max_batch_frames // 2)):
+            self._divided(lambda works: self._sounds(works, running), part)
+        running.marks.add("vocoder")
+        return running
+
+    @torch.inference_mode()
+    def finish(self, running: Running) -> None:
+        """Wait for a batch and fill in each work's sound or error. Raises device faults only."""
+        self._read_all(running)
+        bad = [work for work in running.works if work.overflow]
         if bad and self._give_up_half(bad):
-            self._through(bad)
+            self._read_all(self.start(bad))
         for work in bad:
             if work.overflow and work.error is None:
                 work.error = non_finite()
 
-    def _through(self, works: Sequence[Work]) -> None:
-        marks = Marks(self.flow.device)
-        for work in works:
-            work.overflow, work.mel, work.pcm = "", None, None
-        planned = [work for work in works if self._plan(work)]
-        if planned:
-            self._divided(self._mels, planned)
-        marks.add("flow")
-        alive = [work for work in planned if work.error is None]
-        for part in vocoder_parts(alive, min(VOCODER_FRAMES, self._settings.max_batch_frames // 2)):
-            self._divided(self._sounds, part)
-        marks.add("vocoder")
-        seconds = marks.wait()
-        sounding, self._sounding = self._sounding, []
-        for row in sounding:
+    def _read_all(self, running: Running) -> None:
+        seconds = running.marks.wait()
+        for row in running.sounding:
             self._read(row)
-        for work in works:
+        for work in running.works:
             for stage, value in seconds.items():
                 work.seconds[stage] = work.seconds.get(stage, 0.0) + value
 
     def _plan(self, work: Work) -> bool:
         """Whether the lengths can be computed at all."""
         item, given = work.item, work.stream.model_input
-        lengths = (len(item.used), len(given.flow_prompt_tokens), len(given.prompt_mel))
         try:
-            self._models.flow.plan(*(torch.tensor([length]) for length in lengths), finalize=item.final)
+            self._models.flow.check(
+                len(item.used), len(given.flow_prompt_tokens), len(given.prompt_mel), finalize=item.final
+            )
         except Exception as error:
             work.error = as_request_error(error)
         return work.error is None
@@ -172,60 +211,54 @@ class BatchedWave:
 
     # -------------------------------------------------------------------------------------------------- flow
     def _mels(self, works: list[Work]) -> None:
-        cached = [work for work in works if self._has_cache(work)]
-        plain = [work for work in works if work.stream.cache is None]  # as `_has_cache` left it
-        if cached and self.incremental is not None:
-            self._extend(self.incremental, cached)
-        if plain:
-            mels, unsound = self.flow.run([self._job(work) for work in plain])
-            for work, mel, flag in zip(plain, mels, unsound.unbind()):
+        paged = self.paged
+        streamed = [] if paged is None else [work for work in works if work.item.call is not None]
+        whole = [work for work in works if paged is None or work.item.call is None]
+        if paged is not None and streamed:
+            self._extend(paged, streamed)
+        if whole:
+            mels, unsound = self.flow.run([self._job(work) for work in whole])
+            for work, mel, flag in zip(whole, mels, unsound.unbind()):
                 work.mel, work.unsound = mel, flag
+
+    def _offset(self, work: Work) -> int:
+        """Generated mel frames that were turned into sound before."""
+        return 0 if work.item.call is None else work.item.call.offset * self._models.flow.cfg.token_mel_ratio
 
     def _job(self, work: Work) -> FlowJob:
         item, stream = work.item, work.stream
         if stream.prompt_mel is None or stream.speaker is None:
             raise ValueError("the stream was not opened")
-        offset = 0 if item.call is None else item.call.offset * self._models.flow.cfg.token_mel_ratio
         tokens = np.concatenate((stream.model_input.flow_prompt_tokens, item.used)).astype(np.int64)
-        first = len(stream.prompt_mel) + offset
+        first = len(stream.prompt_mel) + self._offset(work)
         return FlowJob(tokens, item.call is not None, item.final, stream.prompt_mel, stream.speaker, first)
 
-    def _has_cache(self, work: Work) -> bool:
-        """Open a cache for a stream's first chunk; one that is used up or has nowhere to go is given back."""
-        stream, call = work.stream, work.item.call
-        if self.incremental is None or call is None:
-            stream.cache = None
-            return False
-        if stream.cache is None and call.offset == 0 and not call.final:
-            given = stream.model_input
-            stream.cache = self.incremental.open(given.flow_prompt_tokens, given.prompt_mel, given.speaker)
-        if stream.cache is not None and stream.cache.lost:
+    def _extend(self, paged: PagedFlow, works: list[Work]) -> None:
+        caches = [self._cache(paged, work) for work in works]
+        made = [paged.frames_made(cache) for cache in caches]
+        new = [work.item.used[cache.given :] for work, cache in zip(works, caches)]
+        mels, unsound = paged.extend(caches, new, [work.item.final for work in works])
+        for work, mel, before, flag in zip(works, mels, made, unsound.unbind()):
+            work.mel, work.unsound = mel[self._offset(work) - before :], flag
+
+    def _cache(self, paged: PagedFlow, work: Work) -> PagedStream:
+        """The stream's cache, a new one where it was given up or has gone another way than the sound."""
+        stream, offset = work.stream, self._offset(work)
+        cache = stream.cache
+        if cache is not None and (cache.home is not paged or paged.frames_made(cache) > offset):
             self._drop_cache(stream)
-        return stream.cache is not None
+        if stream.cache is None:
+            given = stream.model_input
+            stream.cache = paged.open(given.flow_prompt_tokens, given.prompt_mel, given.speaker)
+        return stream.cache
 
     def _drop_cache(self, stream: WaveStream) -> None:
-        if stream.cache is not None and self.incremental is not None:
-            self.incremental.close(stream.cache)
+        if stream.cache is not None:
+            stream.cache.home.close(stream.cache)
         stream.cache = None
 
-    def _extend(self, incremental: IncrementalFlow, works: list[Work]) -> None:
-        caches = [work.stream.cache for work in works if work.stream.cache is not None]
-        new = [
-            torch.tensor(work.item.used[cache.given :], dtype=torch.int64)
-            for work, cache in zip(works, caches)
-        ]
-        try:
-            mels = incremental.extend(caches, new, [work.item.final for work in works])
-        except Exception:
-            for work in works:  # half done, perhaps: these streams go on without
-                self._drop_cache(work.stream)
-            raise
-        for work, mel in zip(works, mels):
-            work.mel = mel[0].t()
-            work.unsound = (~torch.isfinite(mel)).any().int()
-
     # ----------------------------------------------------------------------------------------------- vocoder
-    def _sounds(self, works: list[Work]) -> None:
+    def _sounds(self, works: list[Work], running: Running) -> None:
         """Start one row; pieces that a row cannot take are made one by one."""
         ready: list[Work] = []
         jobs: list[VocoderJob] = []
@@ -247,7 +280,7 @@ class BatchedWave:
         pack, answer, states = self.vocoder.run(jobs)
         flags = [work.unsound for work in ready if work.unsound is not None]
         host = to_host(torch.cat((answer, torch.stack(flags).clamp_max(1).to(torch.int16))))
-        self._sounding.append(_Sounding(ready, jobs, readers, states, pack, host))
+        running.sounding.append(_Sounding(ready, jobs, readers, states, pack, host))
 
     def _alone(self, work: Work, frames: Tensor, reader: MelSpeed) -> None:
         stream = work.stream.sound.stream
@@ -282,7 +315,7 @@ class BatchedWave:
         if "flow" in stages and self._models.flow.encoder_proj.weight.dtype != torch.float32:
             self._models.give_up_half()
             self.flow = self._packed_flow()
-            self.incremental = None  # all streams' caches hold half-precision values
+            self.paged = self._paged_flow()  # other streams' caches belong to the old one
             hope = True
         if "vocoder" in stages and self.vocoder.dtype != torch.float32:
             logger.warning("The vocoder overflowed in half precision; it runs in float32 from now on.")

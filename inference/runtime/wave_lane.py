@@ -7,9 +7,10 @@ way alone, several at a time on threads of one core each, so that its bits never
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,24 +22,34 @@ from inference.models.vocoder import Vocoder
 from inference.runtime.clock import Clock
 from inference.runtime.schedule import FIRST_HOP, ChunkCall
 from inference.runtime.token_to_wave import TokenToWave
-from inference.runtime.wave_batch import BatchedWave
-from inference.runtime.wave_parts import frames_of
+from inference.runtime.wave_batch import BatchedWave, Running
+from inference.runtime.wave_costs import BatchSizer, Cost
 from inference.runtime.wave_stream import WaveItem, WaveResult, WaveStream, Work
+from inference.runtime.wave_warm_up import warm_up
 from inference.settings import LaneSettings
 
 __all__ = ["WaveItem", "WaveLane", "WaveResult", "WaveStream"]
 
 logger = logging.getLogger(__name__)
 
-# A batch that begins with a stream's first chunk, or with a later one, is kept to so many frames: somebody listens.
-FIRST_CHUNK_FRAMES = 4096
-CHUNK_FRAMES = 8192
 _CPU_SPREAD = 1.5  # on the CPU the longest item of such a batch may be so many times the most urgent one
 _WARM_PROMPT = 100  # tokens
 
 
+@dataclass
+class Batch:
+    """A batch that was begun; `running` is None where all of it was done at once."""
+
+    works: list[Work]
+    costs: list[Cost]
+    running: Running | None
+
+
 class WaveLane:
     """Turns tokens into sound. All methods are called from one thread.
+
+    A batch is begun by `start` and waited for by `finish`, in the same order; meanwhile the next one can be begun, of
+    other streams' items.
 
     `batched` chooses the packed way (default: on CUDA). `max_batch`: items of a batch, lowered when memory runs out.
     """
@@ -49,6 +60,7 @@ class WaveLane:
         self._device = flow.encoder_proj.weight.device
         self._settings = settings
         self._ratio = flow.cfg.token_mel_ratio
+        self._sizer = BatchSizer(settings.max_batch_frames)
         on_cuda = self._device.type == "cuda"
         self._stream = torch.cuda.Stream(self._device) if on_cuda else None
         if self._stream is not None:
@@ -71,24 +83,26 @@ class WaveLane:
                 max(1, settings.threads), "wave", initializer=torch.set_num_threads, initargs=(1,)
             )
 
-    def warm_up(self) -> None:
-        """First kernels, and the graphs of a stream's first chunk alone and in company, and of one sentence."""
-        call = ChunkCall(FIRST_HOP + 3, 0, final=False)
-        rounds: list[tuple[int, ChunkCall | None]] = [(1, call), (1, None)]
-        if self._batched is not None:
-            rounds = [(count, call) for count in (1, 2, 4, 8) if count <= self.max_batch] + [(1, None)]
-        for count, due in rounds:
-            for _ in range(3 if self._settings.graphs else 1):  # seen, captured, replayed
-                self._warm(count, due)
+    @property
+    def overlaps(self) -> bool:
+        """Whether `start` returns before the work is done."""
+        return self._stream is not None
 
-    def _warm(self, count: int, call: ChunkCall | None) -> None:
-        streams = [
-            self.open(_silent_input(self._models), seed=0, speed=1.0, exact=False) for _ in range(count)
-        ]
-        tokens = tuple(range(28 if call else 250))
-        self.run([WaveItem(i, stream, tokens, call) for i, stream in enumerate(streams)])
-        for stream in streams:
-            self.close(stream)
+    def warm_up(self, progress: Callable[[str], None] = logger.info) -> None:
+        """First kernels, and graphs of all shapes that serving needs; `progress` is told how far it has come."""
+        call = ChunkCall(FIRST_HOP + 3, 0, final=False)
+        if self._batched is not None:
+            with self._on_stream():
+                warm_up(self._batched, self._settings, progress)
+        for due in (call, None) if self._batched is None else (call, call, None):
+            self._warm(due)
+        if self._batched is not None and self._batched.paged is not None:
+            self._batched.paged.forget()  # the voices that were only tried out
+
+    def _warm(self, call: ChunkCall | None) -> None:
+        stream = self.open(_silent_input(self._models), seed=0, speed=1.0, exact=False)
+        self.run([WaveItem(0, stream, tuple(range(28 if call else 250)), call)])
+        self.close(stream)
 
     def open(self, model_input: ModelInput, *, seed: int, speed: float, exact: bool) -> WaveStream:
         """A new segment. `exact`: as the original does it, quirks included, never batched."""
@@ -107,26 +121,27 @@ class WaveLane:
         if self._batched is not None:
             self._batched.close(stream)
 
-    def take(self, items: Sequence[WaveItem]) -> int:
-        """How many of the items, from the front (most urgent first), make the next batch; at least 1."""
+    def take(self, items: Sequence[WaveItem], hurried: bool = False) -> int:
+        """How many of the items, from the front (most urgent first), make the next batch; at least 1.
+
+        `hurried`: somebody listens or will soon, so that the batch must not be long. The items' streams are open.
+        """
         if not items:
             return 0
-        costs = [frames_of(item, self._ratio) for item in items[: self.max_batch]]
+        costs = [self._cost(Work(item)) for item in items[: self.max_batch]]
         if self._batched is None:
-            return self._take_on_cpu(items, costs)
-        limit = self._frame_limit(items[0])
-        total, count = costs[0], 1
-        for cost in costs[1:]:
-            if total + cost > limit:
-                break
-            total, count = total + cost, count + 1
-        return count
+            return self._take_on_cpu(items, [cost.row for cost in costs])
+        return self._sizer.count(costs, hurried or items[0].call is not None)
 
-    def _frame_limit(self, first: WaveItem) -> int:
-        most = self._settings.max_batch_frames
-        if first.call is None:
-            return most
-        return min(most, FIRST_CHUNK_FRAMES if first.call.offset == 0 else CHUNK_FRAMES)
+    def _cost(self, work: Work) -> Cost:
+        item = work.item
+        before = 0 if item.call is None else item.call.offset
+        sound = (len(item.used) - before) * self._ratio
+        if self._batched is None:
+            row = (len(work.stream.model_input.flow_prompt_tokens) + len(item.used)) * self._ratio
+        else:
+            row = self._batched.frames(work)
+        return Cost(row, row + sound // 8, item.call is not None)
 
     def _take_on_cpu(self, items: Sequence[WaveItem], costs: Sequence[int]) -> int:
         """One item a thread, so that nobody waits for a second round; chunks do not wait for much longer ones."""
@@ -138,26 +153,41 @@ class WaveLane:
         return count
 
     def run(self, items: Sequence[WaveItem]) -> list[WaveResult]:
-        """One micro-batch; results in the items' order.
+        """`start` and `finish`."""
+        return self.finish(self.start(items))
+
+    def start(self, items: Sequence[WaveItem]) -> Batch:
+        """Begin one micro-batch. Raises only what ends the device's context."""
+        works = [Work(item) for item in items]
+        alive = [work for work in works if not work.stream.closed]
+        batched = [work for work in alive if self._batched is not None and not work.stream.exact]
+        plain = [work for work in alive if self._batched is None or work.stream.exact]
+        batch = Batch(works, [self._cost(work) for work in batched], None)
+        with self._on_stream():
+            if self._batched is not None and batched:
+                batch.running = self._batched.start(batched)
+            if plain:
+                self._plain(plain)
+        return batch
+
+    def nearly_done(self, batch: Batch) -> None:
+        """Waits until the device will soon want the next batch."""
+        if batch.running is not None:
+            batch.running.nearly_done()
+
+    def finish(self, batch: Batch) -> list[WaveResult]:
+        """Wait for a batch; results in the items' order.
 
         Errors of single items are results: what the models raise, `non_finite`, `out_of_memory` (after smaller batches
         failed too), `engine_failed`. Raises only what ends the device's context. Items of closed streams get neither
         sound nor error.
         """
-        works = [Work(item) for item in items]
-        alive = [work for work in works if not work.stream.closed]
-        batched = [work for work in alive if self._batched is not None and not work.stream.exact]
-        plain = [work for work in alive if self._batched is None or work.stream.exact]
-        with self._on_stream():
-            for start in range(0, len(batched), self._settings.max_batch):
-                self._run_batched(batched[start : start + self._settings.max_batch])
-            if plain:
-                self._plain(plain)
-        return [work.result() for work in works]
-
-    def _run_batched(self, works: Sequence[Work]) -> None:
-        if self._batched is not None:
-            self._batched.run(works)
+        if self._batched is not None and batch.running is not None:
+            with self._on_stream():
+                self._batched.finish(batch.running)
+            if self.overlaps:
+                self._sizer.measured(batch.costs, sum(batch.running.works[0].seconds.values()))
+        return [work.result() for work in batch.works]
 
     def _plain(self, works: Sequence[Work]) -> None:
         if self._pool is None:
@@ -184,8 +214,8 @@ class WaveLane:
 
     def memory_bytes(self) -> int:
         """Bytes that the lane's streams, caches and kept shapes take, the models themselves apart."""
-        incremental = self._models.incremental
-        total = 0 if incremental is None else incremental.memory_bytes
+        kept = self._models.incremental
+        total = 0 if kept is None else kept.memory_bytes
         return total if self._batched is None else total + self._batched.memory_bytes()
 
     def _less(self, items: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.vocoder_stream import OVERLAP_FRAMES
-from inference.runtime.wave_stream import WaveItem, Work
+from inference.runtime.wave_stream import Work
 
 # Vocoder frames of one row: 80 s of sound, about 0.5 GB of activations.
 VOCODER_FRAMES = 4096
@@ -40,9 +40,14 @@ class Marks:
         pairs = zip(self._events, self._events[1:])
         return dict(zip(self._names, (first.elapsed_time(second) / 1000.0 for first, second in pairs)))
 
+    def wait_for(self, name: str) -> None:
+        """Until the part `name` is done."""
+        if self._cuda:
+            self._events[1 + self._names.index(name)].synchronize()
+
     def _point(self) -> None:
         if self._cuda:
-            self._events.append(torch.cuda.Event(enable_timing=True))
+            self._events.append(torch.cuda.Event(enable_timing=True, blocking=True))
             self._events[-1].record()
         else:
             self._times.append(time.perf_counter())
@@ -64,23 +69,15 @@ def fits_row(job: VocoderJob) -> bool:
     return known and (job.final or job.frames >= OVERLAP_FRAMES)
 
 
-def vocoder_parts(works: Sequence[Work], most: int = VOCODER_FRAMES) -> list[list[Work]]:
-    """Cut a batch into rows of at most `most` new frames (longer only for a single item)."""
+def vocoder_parts(works: Sequence[Work], items: int, most: int = VOCODER_FRAMES) -> list[list[Work]]:
+    """Cut a batch into rows of at most `items` items and `most` new frames (longer only for a single item)."""
     parts: list[list[Work]] = []
     room = 0
     for work in works:
         frames = 0 if work.mel is None else len(work.mel)
-        if not parts or frames > room:
+        if not parts or frames > room or len(parts[-1]) == items:
             parts.append([])
             room = most
         parts[-1].append(work)
         room -= frames
     return parts
-
-
-def frames_of(item: WaveItem, ratio: int) -> int:
-    """Mel frames that the flow model computes for an item: all since the prompt's start, or the new ones of a cache."""
-    cache = item.stream.cache
-    if cache is not None:
-        return max(1, len(item.used) - cache.given) * ratio
-    return (len(item.stream.model_input.flow_prompt_tokens) + len(item.used)) * ratio

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from inference.frontend.prompt import ModelInput
 from inference.runtime.clock import Clock
-from inference.runtime.flow_cache import FlowCache
+from inference.runtime.paged_flow import PagedStream
 from inference.runtime.schedule import ChunkCall
 from inference.runtime.token_to_wave import SegmentSound
 from inference.types import Int16Audio, SynthesisError
@@ -25,7 +25,7 @@ class WaveStream:
     clock: Clock
     prompt_mel: Tensor | None = None  # (F, 80) on the device; batched lanes only
     speaker: Tensor | None = None  # (80,) projected, on the device
-    cache: FlowCache | None = None
+    cache: PagedStream | None = None  # likewise
     closed: bool = False
 
 

@@ -40,6 +40,15 @@ def test_programs_are_kept_by_key_and_the_oldest_is_given_up() -> None:
     assert programs.get("a", make, add_one) is not first
 
 
+def test_what_was_prepared_is_taken_for_smaller_needs() -> None:
+    programs: Programs[Buffers] = Programs(torch.device("cpu"), 4, graphs=True)
+    assert programs.ready([8, 16]) is None
+    program = programs.prepare(16, lambda: Buffers(torch.zeros(3)), add_one)
+    assert program.buffers.x.tolist() == [1, 1, 1]  # it has run once, as kernels are loaded then
+    assert programs.ready([8, 16, 32]) == 16 and programs.ready([32]) is None
+    assert programs.get(16, lambda: Buffers(torch.ones(3)), add_one) is program
+
+
 def test_what_cannot_be_compiled_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,11 +75,35 @@ def test_faults_of_the_data_do_not_stop_compiling(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.gpu
-def test_a_key_is_captured_the_second_time(cuda: torch.device) -> None:
-    with torch.cuda.stream(torch.cuda.Stream()):
+@pytest.mark.parametrize("default_stream", [True, False])
+def test_a_key_is_captured_the_second_time(cuda: torch.device, default_stream: bool) -> None:
+    with torch.cuda.stream(None if default_stream else torch.cuda.Stream()):
         programs: Programs[Buffers] = Programs(cuda, 4, graphs=True)
         for round_ in range(1, 4):
             program = programs.get("a", lambda: Buffers(torch.zeros(3, device=cuda)), add_one)
             program.run(2)
             assert program.buffers.x.tolist() == [2.0 * round_] * 3
             assert programs.captured == int(round_ > 1)
+        prepared = programs.prepare("b", lambda: Buffers(torch.zeros(3, device=cuda)), add_one)
+        assert prepared.graph is not None and programs.ready(["c", "b"]) == "b"
+        prepared.buffers.x.zero_()
+        prepared.run(3)
+        assert prepared.buffers.x.tolist() == [3.0] * 3
+
+
+@pytest.mark.gpu
+def test_a_capture_that_fails_leaves_the_device_as_it_was(
+    cuda: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    def waits(buffers: Buffers) -> None:
+        buffers.x.add_(1)
+        torch.cuda.current_stream().synchronize()  # which nothing that is captured may do
+
+    programs: Programs[Buffers] = Programs(cuda, 4, graphs=True)
+    with caplog.at_level(logging.WARNING):
+        program = programs.prepare("a", lambda: Buffers(torch.zeros(3, device=cuda)), waits)
+    assert len(caplog.records) == 1 and not programs.graphs
+    program.run(2)
+    assert program.buffers.x.tolist() == [3.0] * 3
+    assert torch.isfinite(torch.randn(100, device=cuda)).all()
+    assert len(torch.empty(1 << 20, device=cuda)) == 1 << 20

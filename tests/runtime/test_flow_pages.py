@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from inference.models.config import EstimatorConfig, FlowConfig, FlowEncoderConfig
-from inference.runtime.flow_cached_attention import GatheredAttention, attention_error
 from inference.runtime.flow_page_book import PageBook
 from inference.runtime.flow_pages import PageSizes, PageStore
-from inference.runtime.flow_step_graphs import padded_count
+from inference.runtime.paged_layout import row_ladder
+from inference.runtime.paged_memory import PageMemory, PageShape
+from inference.runtime.paged_ops import PlainPages, ops_error
 from tests.models.flow_support import TINY
+from tests.triton_interpreter import need_triton
 
 pytestmark = pytest.mark.unit
 
@@ -93,31 +95,100 @@ def test_threads_share_the_book() -> None:
     assert book.available == 30
 
 
-# ---------------------------------------------------------------------------------------------------- attention
-def test_the_probe_tells_right_from_wrong() -> None:
-    class Shifted(GatheredAttention):
-        def __call__(self, query, memory, block):  # type: ignore[no-untyped-def]
-            return super().__call__(query, memory, replace(block, counts=block.counts - 1))
+def test_streams_own_pages_do_not_take_the_place_of_voices_in_use() -> None:
+    now = [0.0]
+    book = PageBook(4, lambda: now[0])
+    taken = book.take(3)
+    assert taken is not None
+    book.keep_prompt(b"a", taken)
+    book.give_back(taken)
+    assert book.take_some(3, idle=60.0) == [3] and book.knows(b"a")
+    now[0] = 61.0
+    assert book.take_some(2, idle=60.0) == [0, 1] and not book.knows(b"a")
+    assert book.take_some(9, idle=60.0) == [2] and book.take_some(1, idle=60.0) == []
 
-    cpu = torch.device("cpu")
-    assert attention_error(GatheredAttention(), cpu, torch.float32, 4, 32) < 1e-5
-    assert attention_error(GatheredAttention(), cpu, torch.bfloat16, 4, 32) < 0.02
-    assert attention_error(Shifted(), cpu, torch.float32, 4, 32) > 0.05
+
+def test_pages_beyond_the_memory_are_never_given_out_again() -> None:
+    book = PageBook(6)
+    taken = book.take(5)
+    assert taken is not None and book.end == 5
+    book.limit(4)
+    book.give_back(taken)
+    assert book.available == 4 and book.held == 0 and book.end == 0
+    assert book.take(5) is None and book.take(4) == [0, 1, 2, 3]
+
+
+# ------------------------------------------------------------------------------------------------- kernels
+SHAPES = pytest.mark.parametrize(
+    ("heads", "size", "frames"), [(8, 64, 50), (4, 32, 50), (2, 16, 50), (2, 16, 30)]
+)
+
+
+@SHAPES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_paged_kernels(heads: int, size: int, frames: int, dtype: torch.dtype) -> None:
+    device = need_triton()
+    from inference.runtime.paged_kernels import KernelPages
+
+    shape = PageShape(steps=3, layers=4, heads=heads, head_size=size, frames=frames, tail_channels=345)
+    assert ops_error(KernelPages, shape, dtype, device) < (1e-5 if dtype == torch.float32 else 0.02)
 
 
 @pytest.mark.gpu
+@SHAPES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("heads", "head_size"), [(8, 64), (4, 32), (2, 16)])
-def test_the_paged_kernel(cuda: torch.device, dtype: torch.dtype, heads: int, head_size: int) -> None:
-    from inference.runtime.flow_paged_kernel import PagedAttention
+def test_the_paged_kernels_on_cuda(
+    cuda: torch.device, heads: int, size: int, frames: int, dtype: torch.dtype
+) -> None:
+    from inference.runtime.paged_kernels import KernelPages
 
-    bound = 1e-5 if dtype == torch.float32 else 0.02
-    assert attention_error(PagedAttention(), cuda, dtype, heads, head_size) < bound
+    shape = PageShape(steps=3, layers=4, heads=heads, head_size=size, frames=frames, tail_channels=345)
+    assert ops_error(KernelPages, shape, dtype, cuda) < (1e-5 if dtype == torch.float32 else 0.02)
 
 
-def test_few_sizes_of_blocks_and_little_padding() -> None:
-    sizes = [padded_count(count) for count in range(1, 257)]
-    assert all(size >= count for count, size in enumerate(sizes, start=1))
-    assert sizes[:8] == list(range(1, 9))
-    assert all(size <= count * 1.13 + 0.5 for count, size in enumerate(sizes, start=1))
-    assert len(set(sizes)) <= 48
+def test_what_is_to_be_compiled_is_named_once() -> None:
+    need_triton()
+    from inference.runtime.paged_kernels import ALL_TILES
+    from inference.runtime.paged_variants import kernel_variants
+
+    found = kernel_variants(FlowConfig(), torch.float16, dependent=True)
+    names = [kernel.fn.__name__ for kernel, _, _ in found]
+    assert sorted(names) == sorted(["_attend"] * len(ALL_TILES) + ["_recall"] + ["_keep"] * 2)
+    for _, arguments, constants in found:
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        assert all(tensor.is_meta for tensor in tensors) and constants["dependent"]
+
+
+def test_the_probe_tells_right_from_wrong() -> None:
+    class Forgetful(PlainPages):
+        def keep(self, *_: object) -> None:
+            pass
+
+    class Shifted(PlainPages):
+        def attend(self, qkv: torch.Tensor, layer: int, *rest: torch.Tensor) -> None:
+            super().attend(qkv, layer - 1, *rest)  # type: ignore[arg-type]
+
+    shape, cpu = PageShape.of(TINY), torch.device("cpu")
+    assert ops_error(PlainPages, shape, torch.bfloat16, cpu) < 0.03
+    for wrong in (Forgetful, Shifted):
+        assert ops_error(wrong, shape, torch.float32, cpu) > 0.05
+
+
+@pytest.mark.gpu
+def test_slabs_come_and_go(cuda: torch.device) -> None:
+    shape = PageShape(steps=10, layers=8, heads=8, head_size=64, frames=50, tail_channels=64)
+    memory = PageMemory(shape, 100, torch.float16, cuda)
+    assert memory.bytes == 0
+    memory.ensure(40)
+    places = {memory.address(page) for page in range(41)}
+    assert len(places) == 41 and memory.bytes >= 41 * memory.page_bytes
+    memory.shrink(1)
+    assert memory.made < 41 and memory.address(0) in places
+
+
+def test_few_lengths_of_rows_and_little_padding() -> None:
+    ladder = row_ladder(8192)
+    assert ladder[0] == 128 and ladder[-1] == 8192 and len(ladder) < 20
+    assert all(longer <= 1.5 * shorter for shorter, longer in zip(ladder, ladder[1:]))
+    assert all(size % 64 == 0 for size in ladder)
+    assert row_ladder(100) == (128,) and row_ladder(8193)[-1] > 8192

