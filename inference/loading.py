@@ -32,6 +32,16 @@ class LoadedModels:
     language_model: LanguageModel
     flow: FlowModel
     vocoder: Vocoder
+    vocoder_backend: str = "torch"
+
+    def backends(self) -> dict[str, str]:
+        """Part of the model → what runs it, for people and metrics."""
+        return {
+            "device": str(self.device),
+            "language_model": str(self.language_model.dtype).removeprefix("torch."),
+            "flow": str(next(self.flow.parameters()).dtype).removeprefix("torch."),
+            "vocoder": self.vocoder_backend,
+        }
 
 
 def load_models(
@@ -52,7 +62,7 @@ def load_models(
     chosen = choose_device(device)
     dtype = choose_dtype(precision, chosen)
     folder = load_folder(Path(model_dir), device=str(chosen))
-    install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
+    installed = install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
     voices = VoicePreparer(
         folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(chosen)
     )
@@ -64,4 +74,5 @@ def load_models(
         language_model=with_precision(folder.language_model, dtype, probe_language_model, "language model"),
         flow=with_precision(folder.flow, dtype, probe_flow, "flow model"),
         vocoder=folder.vocoder,
+        vocoder_backend=installed,
     )

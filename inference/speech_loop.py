@@ -26,6 +26,7 @@ class SpeechLoop:
         self._lane = lane
         self._reserve = slots // 4
         self._keys = count()
+        self.steps = self.rows = 0  # decode steps, and the segments that they served
 
     def warm_up(self) -> None:
         self._lane.warm_up()
@@ -84,6 +85,7 @@ class SpeechLoop:
 
     def _step(self) -> None:
         try:
+            self.steps, self.rows = self.steps + 1, self.rows + len(self._board.drawing)
             with self.meter.working():
                 events = self._lane.step()
         except Exception as error:

@@ -43,6 +43,7 @@ class WaveLoop:
         self._board = board
         self._lane = lane
         self._max_batch = max_batch
+        self.batches = self.items = 0  # and the items in them
 
     def warm_up(self) -> None:
         self._lane.warm_up()
@@ -99,7 +100,7 @@ class WaveLoop:
             if is_device_fault(error):
                 raise
             if not isinstance(error, SynthesisError):
-                logger.error("A segment's stream cannot be opened.", exc_info=error)
+                logger.error("No stream can be opened%s.", self._board.named(live.key), exc_info=error)
             with self._board.lock:
                 self._board.fail(live, segment, as_request_error(error))
             return False
@@ -109,6 +110,7 @@ class WaveLoop:
         items = list(starmap(_item, enumerate(works)))
         with self.meter.working():
             items = items[: self._lane.take(items)]
+            self.batches, self.items = self.batches + 1, self.items + len(items)
             results = self._lane.run(items)
         with self._board.lock:
             for result in results:
