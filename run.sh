@@ -5,7 +5,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 TORCH_VERSION=2.13.0
 CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
-FREE_GB_NEEDED=4
+OLD_DRIVER_TORCH_INDEX=https://download.pytorch.org/whl/cu126
+NEW_DRIVER=580  # what the default build (CUDA 13) needs
 VENV=${COSYVOICE_VENV:-.venv}
 LOG=$VENV/install.log
 
@@ -15,8 +16,6 @@ die() { say "run.sh: $*"; exit 1; }
 usage() {
     cat <<'TEXT'
 ./run.sh [flags]              start the studio on http://127.0.0.1:7860
-                              flags: --server-name --server-port --model-dir --device --output-dir --lexicon --share
-                              --precision --max-workers --concurrency-count --queue-size --low-memory
                               Without --model-dir the public model is fetched (3.1 GB) if a hub can be reached, else the
                               small bundled one is taken; --model-dir assets/nano takes the small one at once.
 ./run.sh synthesize|check|download …
@@ -26,6 +25,15 @@ usage() {
 The first start makes .venv and fills it (a few minutes); later ones start at once.
 PYTHON=/path/to/python3 chooses the interpreter.
 TEXT
+}
+
+# The flags are told by app.py itself, which needs no package for that.
+help() {
+    usage
+    local python
+    python=$(find_python 2>/dev/null) || return 0
+    printf '\n'
+    "$python" app.py --help
 }
 
 # The newest tested Python first. A pyenv shim may exist and yet not run, so each one is asked.
@@ -42,6 +50,8 @@ find_python() {
     die "Python 3.10 to 3.13 is needed (found: ${found}); install one, or name it with PYTHON=/path/to/python3."
 }
 
+has_gpu() { nvidia-smi -L >/dev/null 2>&1; }
+gigabytes_needed() { if has_gpu; then echo 10; else echo 4; fi; }
 free_gigabytes() { df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }'; }
 
 make_venv() {
@@ -63,7 +73,7 @@ pip_install() { "$VENV/bin/python" -m pip install --disable-pip-version-check "$
 install_failed() {
     tail -n 5 "$LOG" >&2
     if [ "$(free_gigabytes)" -lt 1 ]; then
-        die "the disk is full: $FREE_GB_NEEDED GB are needed for $VENV."
+        die "the disk is full: $(gigabytes_needed) GB are needed for $VENV."
     fi
     die "$1 could not be installed; the end of $LOG is above. Check the network and start again."
 }
@@ -77,15 +87,26 @@ sys.exit(int(version("torch").split(".")[0]) != 2)' 2>/dev/null
 # that pip is set up with, else from PyTorch's own index. What torch needs comes with requirements.txt.
 install_torch() {
     has_torch && return
-    if [ "$(uname)" = Linux ] && ! nvidia-smi -L >/dev/null 2>&1; then
+    if [ "$(uname)" = Linux ] && ! has_gpu; then
         say "Installing PyTorch $TORCH_VERSION for the CPU …"
         pip_install --no-deps --no-index "torch==$TORCH_VERSION" && return
         pip_install --no-deps --index-url "$CPU_TORCH_INDEX" "torch==$TORCH_VERSION" && return
         say "The CPU build cannot be had here; taking the default build (several GB) …"
+    elif has_gpu && [ "$(driver)" -lt "$NEW_DRIVER" ]; then
+        say "Installing PyTorch $TORCH_VERSION for the NVIDIA driver $(driver) …"
+        pip_install --index-url "$OLD_DRIVER_TORCH_INDEX" "torch==$TORCH_VERSION" && return
+        say "A build for this driver cannot be had here; with the default one the GPU may lie idle. Update the driver."
     else
         say "Installing PyTorch …"
     fi
     pip_install "torch==$TORCH_VERSION" || install_failed "PyTorch"
+}
+
+# Main number of the NVIDIA driver; a large one where it cannot be read.
+driver() {
+    local version
+    version=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1)
+    case "$version" in '' | *[!0-9]*) echo 99999 ;; *) echo "$version" ;; esac
 }
 
 fingerprint() { cat run.sh "$@" | cksum; }
@@ -98,8 +119,8 @@ install_requirements() {
     if [ -x "$VENV/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    if [ ! -e "$stamp" ] && [ "$(free_gigabytes)" -lt "$FREE_GB_NEEDED" ]; then
-        die "only $(free_gigabytes) GB are free here and $FREE_GB_NEEDED GB are needed; free some space and start again."
+    if [ ! -e "$stamp" ] && [ "$(free_gigabytes)" -lt "$(gigabytes_needed)" ]; then
+        die "only $(free_gigabytes) GB are free here and $(gigabytes_needed) GB are needed; free some space and start again."
     fi
     make_venv
     install_torch
@@ -110,12 +131,20 @@ install_requirements() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
+# A misspelt flag is told before minutes are spent on the first installation.
+check_flags() {
+    if [ -e "$VENV/.stamp" ]; then return; fi
+    local python
+    python=$(find_python)
+    "$python" -m webui.flags --check "$@" || exit
+}
+
 install() { install_requirements .stamp requirements.txt; }
 install_dev() { install_requirements .stamp-dev requirements.txt requirements-dev.txt; }
 
 main() {
     case "${1:-}" in
-    -h | --help) usage ;;
+    -h | --help) help ;;
     install)
         if [ "${2:-}" = --dev ]; then install_dev; else install; fi
         ;;
@@ -128,6 +157,7 @@ main() {
         exec "$VENV/bin/python" -m inference "$@"
         ;;
     "" | -*)
+        check_flags "$@"
         install
         exec "$VENV/bin/python" app.py "$@"
         ;;

@@ -5,6 +5,7 @@ One lock guards plain bookkeeping only; models always run outside it. Every meth
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,8 @@ from typing import Any
 from inference.live_request import LiveRequest, LiveSegment, no_sound
 from inference.protocol import Failed, FromWorker, Spoken, WorkerStats
 from inference.types import SynthesisError
+
+logger = logging.getLogger(__name__)
 
 Pair = tuple[LiveRequest, LiveSegment]
 
@@ -96,6 +99,7 @@ class Board:
             self.count(chunks=1, audio_seconds=len(chunk.pcm) / chunk.sample_rate)
             self.emit(Spoken(live.key, chunk))
         if live.error is not None:
+            logger.warning("A request failed%s: %s", self.named(live.key), live.error.message)
             self.emit(Failed(live.key, live.error))
             self.discard(live.segments)
         if live.error is not None or live.finished:
@@ -104,6 +108,11 @@ class Board:
             self.tell_if_idle()
         elif live.head != head:
             self.speech_work.notify()  # another segment may run ahead
+
+    def named(self, key: int) -> str:
+        """For log lines: " for request X" where the caller gave it a name."""
+        live = self.live.get(key)
+        return f" for request {live.request.request_id}" if live and live.request.request_id else ""
 
     def tell_if_idle(self) -> None:
         if not (self.live or self.preparing):

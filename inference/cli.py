@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from inference.types import (
     RequestError,
     SynthesisError,
     SynthesisRequest,
+    Voice,
 )
 
 MODES = (Mode.CLONE, Mode.CROSS_LINGUAL, Mode.INSTRUCT, Mode.PRESET, Mode.CONVERT)
@@ -71,6 +73,8 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--text", default="", help="what to say")
     add("--reference", type=Path, default=None, help="a clip of the voice, any common format")
     add("--reference-text", default="", help="what is said in the clip (clone)")
+    add("--voice", default="", help="a saved voice, instead of a clip")
+    add("--voices-dir", type=Path, default=Path("voices"), help="where saved voices are kept")
     add("--instruction", default="", help="how to say it (instruct)")
     add("--speaker", default="", help="a speaker of the model folder (preset)")
     add("--source", type=Path, default=None, help="the speech to convert (convert)")
@@ -100,11 +104,10 @@ def request_of(args: argparse.Namespace) -> SynthesisRequest:
     for path in (args.reference, args.source):
         if path is not None and not path.is_file():
             raise RequestError("file_not_found", f"There is no file {path}.", file=str(path))
-    reference = None if args.reference is None else Reference(args.reference, args.reference_text)
     return SynthesisRequest(
         mode=mode,
         text=args.text,
-        voice=args.speaker if mode is Mode.PRESET else reference,
+        voice=args.speaker if mode is Mode.PRESET else _voice_of(args),
         instruction=args.instruction,
         source=None if args.source is None else Reference(args.source),
         speed=args.speed,
@@ -112,6 +115,15 @@ def request_of(args: argparse.Namespace) -> SynthesisRequest:
         stream=args.stream,
         language=args.language,
     )
+
+
+def _voice_of(args: argparse.Namespace, model_dir: Path | None = None) -> Voice | Reference | None:
+    """The saved voice for that model, else the clip. Raises `RequestError("voice_unknown")`."""
+    if args.voice:
+        from inference.voices import VoiceLibrary
+
+        return VoiceLibrary(args.voices_dir, model_dir).load(args.voice)
+    return None if args.reference is None else Reference(args.reference, args.reference_text)
 
 
 def synthesize(args: argparse.Namespace) -> int:
@@ -129,6 +141,8 @@ def synthesize(args: argparse.Namespace) -> int:
         )
     folder, sentence = choose_model_dir(args.model_dir)
     print(sentence)
+    if args.voice and request.mode is not Mode.PRESET:
+        request = replace(request, voice=_voice_of(args, folder))
     from inference import CosyVoice
 
     started = time.perf_counter()

@@ -98,7 +98,9 @@ class CosyVoice:
                 for pcm, last in self._segment(request, segment, seed, clock):
                     if len(pcm) or last:
                         final = last and last_segment
-                        yield AudioChunk(pcm, self.sample_rate, index, segment.text, final, clock.timings())
+                        yield AudioChunk(
+                            pcm, self.sample_rate, index, segment.text, final, clock.timings(), number
+                        )
                         index += 1
             except torch.OutOfMemoryError as error:
                 raise EngineError(

@@ -190,7 +190,7 @@ class LiveRequest:
         if self._first_sent is None:
             self._first_sent, self._first_audio = now, now - self.started
         self._sent_seconds += len(pcm) / sample_rate
-        chunk = AudioChunk(pcm, sample_rate, self._index, text, final, self._timings(now))
+        chunk = AudioChunk(pcm, sample_rate, self._index, text, final, self._timings(now), self.head)
         self._index += 1
         return chunk
 

@@ -32,6 +32,16 @@ class LoadedModels:
     language_model: LanguageModel
     flow: FlowModel
     vocoder: Vocoder
+    vocoder_backend: str = "torch"
+
+    def backends(self) -> dict[str, str]:
+        """Part of the model → what runs it, for people and metrics."""
+        return {
+            "device": str(self.device),
+            "language_model": str(self.language_model.dtype).removeprefix("torch."),
+            "flow": str(next(self.flow.parameters()).dtype).removeprefix("torch."),
+            "vocoder": self.vocoder_backend,
+        }
 
 
 def load_models(
@@ -55,7 +65,7 @@ def load_models(
         # The same request is the same sound: some of cuDNN's transposed convolutions add up in any order.
         torch.backends.cudnn.deterministic = True
     folder = load_folder(Path(model_dir), device=str(chosen))
-    install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
+    installed = install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
     voices = VoicePreparer(
         folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(chosen)
     )
@@ -67,4 +77,5 @@ def load_models(
         language_model=with_precision(folder.language_model, dtype, probe_language_model, "language model"),
         flow=with_precision(folder.flow, dtype, probe_flow, "flow model"),
         vocoder=folder.vocoder,
+        vocoder_backend=installed,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Generator
+from dataclasses import replace
 
 from inference.devices import resolve_devices
 from inference.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ from inference.settings import PoolSettings, with_workers
 from inference.submission import Submission
 from inference.types import AudioChunk, Mode, Reference, SynthesisRequest, Voice
 from inference.validate import preset_unknown, validate
+from inference.voices import VoiceLibrary
 from inference.worker_keeper import not_ready
 
 
@@ -33,8 +35,9 @@ class WorkerPool:
     Letting go of a pool without `close` ends its workers too, as does the end of the program.
     """
 
-    def __init__(self, settings: PoolSettings) -> None:
-        """Nothing is started yet."""
+    def __init__(self, settings: PoolSettings, voices: VoiceLibrary | None = None) -> None:
+        """Nothing is started yet. `voices`: where requests find a voice that they only name."""
+        self.voices = voices
         self.settings = with_workers(settings, resolve_devices(settings.devices))
         self._dispatcher = Dispatcher(self.settings)
         weakref.finalize(self, self._dispatcher.abandoned.put, None).atexit = False
@@ -75,9 +78,11 @@ class WorkerPool:
     def submit(self, request: SynthesisRequest) -> Submission:
         """Ask for speech; returns at once.
 
-        Raises `RequestError` for input that is plainly unusable and, when no place is left, `RequestError("busy")`
-        with `ahead`, the number of requests before this one; `EngineError`: not_ready, pool_closed.
+        Raises `RequestError` for input that is plainly unusable (a saved voice that is not there: voice_unknown) and,
+        when no place is left, `RequestError("busy")` with `ahead`, the number of requests before this one;
+        `EngineError`: not_ready, pool_closed.
         """
+        request = self._with_voice(request)
         self._check(request)
         ticket = self._dispatcher.enter(request, work_of(request), voice_key(request.voice), is_voice=False)
         dispatcher = self._dispatcher  # not the pool: letting go of that ends everything
@@ -129,6 +134,12 @@ class WorkerPool:
         if self._dispatcher.facts is None:
             raise not_ready()
         return self._dispatcher.facts
+
+    def _with_voice(self, request: SynthesisRequest) -> SynthesisRequest:
+        """A saved voice's name or id becomes the voice; in preset mode a name means a speaker of the model."""
+        if not isinstance(request.voice, str) or request.mode == Mode.PRESET or self.voices is None:
+            return request
+        return replace(request, voice=self.voices.load(request.voice))
 
     def _check(self, request: SynthesisRequest) -> None:
         """What can be judged without a model need not wait for one."""

@@ -23,6 +23,7 @@ class WorkerStatus:
     concurrency: int
     error: str  # why its last process ended, "" if none did
     stats: WorkerStats
+    backends: dict[str, str] = field(default_factory=dict)  # part of the model → what runs it
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class WorkerSettings:
     run_ahead: int
     heartbeat: float
     threads: int  # CPU threads of this worker
+    log_json: bool = False
 
 
 # ------------------------------------------------------------------------------------------- to a worker
@@ -91,6 +92,7 @@ class Ready:
     concurrency: int
     lanes: LaneSettings
     seconds: float  # since the process started
+    backends: dict[str, str] = field(default_factory=dict)  # part of the model → what runs it
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,13 @@ class WorkerStats:
     cancelled: int = 0
     chunks: int = 0
     audio_seconds: float = 0.0
+    slots: int = 0  # of the language-model lane
+    speech_steps: int = 0  # decode steps, and the segments that they served
+    speech_rows: int = 0
+    wave_batches: int = 0  # token-to-wave batches, and the items in them
+    wave_items: int = 0
+    voice_hits: int = 0  # clips that were known already, and those that were not
+    voice_misses: int = 0
 
 
 @dataclass(frozen=True)

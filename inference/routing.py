@@ -128,6 +128,7 @@ class Place:
             concurrency=self.ready.concurrency if self.ready else 0,
             error=self.error.message if self.error else "",
             stats=self.stats,
+            backends=dict(self.ready.backends) if self.ready else {},
         )
 
 

@@ -144,6 +144,13 @@ class Scheduler:
                 wave_busy=wave.share(),
                 stalled=max(speech.current(), wave.current()),
                 lane_bytes=lane_bytes,
+                slots=self._settings.slots,
+                speech_steps=self._speech.steps,
+                speech_rows=self._speech.rows,
+                wave_batches=self._wave.batches,
+                wave_items=self._wave.items,
+                voice_hits=self._front_end.voices.hits,
+                voice_misses=self._front_end.voices.misses,
             )
 
     def _run(self, loop: SpeechLoop | WaveLoop, warm: Future[None]) -> None:
@@ -186,7 +193,7 @@ class Scheduler:
 
     def _failed(self, key: int, error: BaseException) -> None:
         if not isinstance(error, SynthesisError):
-            logger.error("The front end failed.", exc_info=error)
+            logger.error("The front end failed%s.", self._board.named(key), exc_info=error)
         board = self._board
         with board.lock:
             board.live.pop(key, None)

@@ -91,6 +91,7 @@ class PoolSettings:
     silence_timeout: float = 60.0  # a ready worker that says nothing for so long is killed
     stall_timeout: float = 300.0  # and so is one whose lane is stuck in one step
     longest_backoff: float = 30.0  # between two attempts to restart a worker
+    log_json: bool = False  # how workers write their log
 
     def __post_init__(self) -> None:
         """Raises `RequestError("bad_setting")`."""

@@ -27,6 +27,7 @@ class SpeechLoop:
         self._lane = lane
         self._reserve = slots // 4
         self._keys = count()
+        self.steps = self.rows = 0  # decode steps, and the segments that they served
 
     def warm_up(self, progress: Callable[[str], None]) -> None:
         """Get the lane ready; `progress` is told."""
@@ -89,6 +90,7 @@ class SpeechLoop:
 
     def _step(self) -> None:
         try:
+            self.steps, self.rows = self.steps + 1, self.rows + len(self._board.drawing)
             with self.meter.working():
                 events = self._lane.step()
         except Exception as error:

@@ -114,7 +114,8 @@ class Voice:
 class SynthesisRequest:
     """One thing to say. Immutable, holds no tensors.
 
-    `voice` is a reference clip, a prepared voice or (preset mode) the name of a speaker in the model folder.
+    `voice` is a reference clip, a prepared voice, or a name: in preset mode of a speaker in the model folder, else of
+    a saved voice (or its id), which a pool looks up in its library.
     `source` is the speech to convert (convert mode only).
     """
 
@@ -128,6 +129,7 @@ class SynthesisRequest:
     stream: bool = False
     language: str = "auto"
     exact: bool = False  # follow the original to the letter, quirks included (parity tests)
+    request_id: str = ""  # the caller's name for it in logs; changes nothing in the sound
 
 
 @dataclass(frozen=True)
@@ -163,3 +165,4 @@ class AudioChunk:
     text: str  # the segment this chunk speaks
     final: bool
     timings: Timings = field(default_factory=Timings)
+    segment: int = 0  # number of that segment in the request's text

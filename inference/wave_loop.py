@@ -47,6 +47,7 @@ class WaveLoop:
         self._lane = lane
         self._max_batch = max_batch
         self._begun: _Begun | None = None
+        self.batches = self.items = 0  # and the items in them
 
     def warm_up(self, progress: Callable[[str], None]) -> None:
         """Get the lane ready; `progress` is told how far it has come."""
@@ -111,7 +112,7 @@ class WaveLoop:
             if is_device_fault(error):
                 raise
             if not isinstance(error, SynthesisError):
-                logger.error("A segment's stream cannot be opened.", exc_info=error)
+                logger.error("No stream can be opened%s.", self._board.named(live.key), exc_info=error)
             with self._board.lock:
                 self._board.fail(live, segment, as_request_error(error))
             return False
@@ -126,6 +127,7 @@ class WaveLoop:
         if count:
             with self.meter.working():
                 begun = _Begun(opened[:count], self._lane.start(items[:count]))
+            self.batches, self.items = self.batches + 1, self.items + count
         kept = {id(work) for work in opened[:count]}
         self._put_down([work for work in works if id(work) not in kept])
         return begun

@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from inference.logs import setup_logging
 from inference.protocol import (
     DRAINED,
     FAULT,
@@ -65,7 +66,7 @@ def run_worker(connection: Connection, settings: WorkerSettings) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.setswitchinterval(_SWITCH_SECONDS)
-    logging.basicConfig(level=logging.WARNING, format=f"%(levelname)s: {settings.name}: %(message)s")
+    setup_logging(settings.log_json, logging.WARNING, settings.name)
     logging.getLogger("inference").setLevel(logging.INFO)  # how far a start has come
     _Worker(connection, settings).run()
 
@@ -178,6 +179,7 @@ class _Worker:
                 concurrency=chosen.concurrency or lanes.slots,
                 lanes=lanes,
                 seconds=time.perf_counter() - self._begun,
+                backends=models.backends(),
             )
         )
         return scheduler

@@ -174,6 +174,7 @@ class WorkerKeeper:
             run_ahead=chosen.run_ahead,
             heartbeat=chosen.heartbeat,
             threads=threads,
+            log_json=chosen.log_json,
         )
 
     def _on_exit(self, process: WorkerProcess) -> None:

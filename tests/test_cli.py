@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from inference.cli import main
+from inference.voices import VoiceLibrary
 from tests.golden_data import ROOT
 from tests.make_clips import speech, wav_bytes
+from tests.voice_support import made_voice, prepared_clip
 
 
 @pytest.fixture
@@ -45,6 +47,20 @@ def test_synthesize_writes_a_wav_and_tells_timings(
     with wave.open(str(out)) as sound:
         assert sound.getframerate() == 24000 and sound.getnchannels() == 1 and sound.getnframes() > 0
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.e2e
+def test_a_saved_voice_speaks(
+    random_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = VoiceLibrary(tmp_path / "voices")  # of another model: the clip is prepared anew
+    library.save("Anna", made_voice(), prepared_clip())
+    flags = ["--voices-dir", str(library.folder), "--text", "hello", "--out", str(tmp_path / "out.wav")]
+    flags += ["--model-dir", str(random_model_dir)]
+    assert main(["synthesize", "--voice", "anna", *flags]) == 0, capsys.readouterr().err
+    assert (tmp_path / "out.wav").is_file()
+    assert main(["synthesize", "--voice", "nobody", *flags]) == 2
+    assert "no saved voice 'nobody'" in capsys.readouterr().err
 
 
 @pytest.mark.unit

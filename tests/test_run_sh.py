@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ case "$*" in
     *version_info*) exit VERSION_STATUS ;;
     *"import venv"*) exit VENV_STATUS ;;
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *'version("torch")'*) exit 1 ;;
+    *"-m webui.flags"*) exec REAL "$@" ;;
     *"-m pip"*) echo "pip $*" >> "$PIP_LOG"; exit PIP_STATUS ;;
     *app.py* | *"-m pytest"* | *"-m inference"*) echo "started: $*" ;;
 esac
@@ -33,6 +36,9 @@ class Machine:
         self.bin.mkdir()
         for name in ("run.sh", "requirements.txt", "requirements-dev.txt"):
             shutil.copy(ROOT / name, self.root / name)
+        (self.root / "webui").mkdir()
+        for name in ("__init__.py", "flags.py", "options.py"):
+            shutil.copy(ROOT / "webui" / name, self.root / "webui" / name)
 
     def program(self, name: str, text: str) -> None:
         path = self.bin / name
@@ -40,7 +46,11 @@ class Machine:
         path.chmod(0o755)
 
     def python(self, version: str = "3.11.7", version_status: int = 0, venv: int = 0, pip: int = 0) -> None:
-        text = PYTHON.replace("VERSION_STATUS", str(version_status)).replace("VERSION", version)
+        text = (
+            PYTHON.replace("REAL", sys.executable)
+            .replace("VERSION_STATUS", str(version_status))
+            .replace("VERSION", version)
+        )
         self.program("python", text.replace("VENV_STATUS", str(venv)).replace("PIP_STATUS", str(pip)))
 
     def free_kilobytes(self, count: int) -> None:
@@ -112,6 +122,35 @@ def test_failures_are_one_clear_line(machine: Machine) -> None:
     machine.python(version="3.8.1", version_status=1)
     assert "Python 3.10 to 3.13 is needed (found: Python 3.8.1)" in last_line(machine.run())
     assert "unknown command: sing" in last_line(machine.run("sing"))
+
+
+def test_a_misspelt_flag_is_told_before_anything_is_installed(machine: Machine) -> None:
+    done = machine.run("--sever-port", "9000")
+    assert done.returncode == 2 and "did you mean --server-port?" in done.stderr
+    assert not machine.pip_log.exists() and not (machine.root / ".venv").exists()
+
+
+def test_the_help_is_the_program_s_own(machine: Machine) -> None:
+    done = machine.run("--help")
+    assert done.returncode == 0 and done.stdout.startswith("./run.sh [flags]")
+    assert done.stdout.endswith("started: app.py --help\n")
+    machine.python(version_status=1)
+    assert machine.run("--help").returncode == 0
+    assert not (machine.root / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("driver", "index"), [("535.183.01", "whl/cu126"), ("580.65.06", ""), ("[Unknown]", "")]
+)
+def test_the_build_of_torch_fits_the_driver(machine: Machine, driver: str, index: str) -> None:
+    query = f"case \"$*\" in *driver_version*) echo '{driver}' ;; esac"
+    machine.program("nvidia-smi", f"#!/bin/sh\n{query}\n")
+    assert machine.run().returncode == 0
+    (line,) = (line for line in machine.pip_log.read_text(encoding="utf-8").splitlines() if "torch==" in line)
+    assert ("--index-url" in line) == bool(index) and index in line
+    machine.free_kilobytes(8_000_000)
+    shutil.rmtree(machine.root / ".venv")
+    assert "10 GB are needed" in last_line(machine.run())
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:

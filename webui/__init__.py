@@ -1,1 +1,1 @@
-"""All that speaks HTTP: the page today, the API later. Nothing in `inference/` imports from here."""
+"""All that speaks HTTP: the page and the API. Nothing in `inference/` imports from here."""

@@ -2,88 +2,85 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from inference.types import EngineError
-from webui.ffmpeg import be_patient_with_encoder, ensure_ffmpeg
+from webui.caretaker import Caretaker
+from webui.limits import limits_of
+from webui.logins import Logins
+from webui.metrics import MeteredPool, Metrics
+from webui.options import Options
+from webui.outputs import DAY, GIGABYTE, Retention
+from webui.share import is_public, own_address
 from webui.stop_signals import StopSignals
 from webui.studio import Studio
+from webui.uploads import private_uploads
 
 if TYPE_CHECKING:
     from inference.pool import WorkerPool
+    from webui.server import WebServer
 
 logger = logging.getLogger(__name__)
 
-MAX_UPLOAD = "100mb"
 DRAIN_SECONDS = 30.0  # for what is being spoken when the studio is told to stop
 LINGER_SECONDS = 2.0  # for browsers to fetch what has just been finished
 FLOOD = 64  # clicks that Gradio may hold back before it refuses them itself, in English
+BATCH_SHARE = 4  # one in so many places may be taken by batches
 
 
-def serve(
-    *,
-    server_name: str,
-    server_port: int,
-    model_dir: Path | None,
-    device: str,
-    precision: str = "auto",
-    vocoder_backend: str = "auto",
-    max_workers: int = 0,
-    concurrency: int = 0,
-    queue_size: int = 32,
-    low_memory: bool = False,
-    output_dir: Path,
-    share: bool,
-    lexicon: Path | None = None,
-) -> None:
+def serve(options: Options) -> None:
     """Load the model and serve the page until SIGINT or SIGTERM, then finish what is being spoken.
 
     Raises `CheckpointError` for an unusable model folder, `RequestError` for settings that cannot be met and
     `EngineError("port_taken")` for a busy port.
     """
-    _check_port(server_name, server_port)
-    from inference.download import BUNDLED
+    _check_port(options.server_name, options.server_port)
+    logins = Logins.read(options.auth)
+    logins.admin = options.admin
     from inference.frontend.lexicon import find_lexicon
     from inference.model_choice import choose_model_dir
-    from inference.pool import WorkerPool
-    from inference.settings import PoolSettings
 
-    words = find_lexicon(lexicon)
-    folder, sentence = choose_model_dir(model_dir)
+    words = find_lexicon(options.lexicon)
+    folder, sentence = choose_model_dir(options.model_dir)
     print(sentence, flush=True)
-    pool = WorkerPool(
-        PoolSettings(
-            model_dir=folder,
-            lexicon=words,
-            devices=tuple(name.strip() for name in device.split(",")),
-            precision=precision,
-            vocoder_backend=vocoder_backend,
-            max_workers=max_workers,
-            concurrency=concurrency,
-            queue_size=queue_size,
-            low_memory=low_memory,
-        )
-    )
-    with StopSignals() as signals:
+    pool = _make_pool(options, folder, words)
+    with StopSignals() as signals, private_uploads():
         try:
             _start(pool, signals)
-            if signals.stopped:
-                return
-            notice = "notice_bundled" if folder.resolve() == BUNDLED.resolve() else None
-            studio = Studio(pool, output_dir)
-            places = sum(worker.concurrency for worker in pool.status().workers) + queue_size
-            page = _open_page(studio, places, server_name, server_port, share, notice)
-            signals.wait()
-            print("Stopping; what is being spoken is finished first (again to stop at once).", flush=True)
-            _drain(pool, studio, signals)
-            page.close(verbose=False)
+            if not signals.stopped:
+                # From here on all that is asked is counted, whichever way it comes.
+                pool = cast("WorkerPool", MeteredPool(pool, Metrics(pool.status), "page"))
+                with _open_studio(pool, options, folder, words, logins) as studio:
+                    _serve(pool, studio, options, folder, signals)
         finally:
             pool.close()
+
+
+def _make_pool(options: Options, folder: Path, words: Path | None) -> WorkerPool:
+    from inference.pool import WorkerPool
+    from inference.settings import PoolSettings
+    from inference.voices import VoiceLibrary
+
+    settings = PoolSettings(
+        model_dir=folder,
+        lexicon=words,
+        devices=tuple(name.strip() for name in options.device.split(",")),
+        precision=options.precision,
+        vocoder_backend=options.vocoder_backend,
+        max_workers=options.max_workers,
+        concurrency=options.concurrency_count,
+        queue_size=options.queue_size,
+        low_memory=options.low_memory,
+        log_json=options.log_json,
+    )
+    return WorkerPool(settings, VoiceLibrary(options.voices_dir, folder, locked=options.lock_voices))
 
 
 def _start(pool: WorkerPool, signals: StopSignals) -> None:
@@ -92,7 +89,9 @@ def _start(pool: WorkerPool, signals: StopSignals) -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="start") as executor:
         starting = executor.submit(pool.start_blocking)
         try:
-            import webui.page.layout  # noqa: F401
+            import webui.api.app
+            import webui.page.layout
+            import webui.server  # noqa: F401
 
             while not starting.done() and not signals.wait(0.1):
                 pass
@@ -103,41 +102,88 @@ def _start(pool: WorkerPool, signals: StopSignals) -> None:
             starting.result()
 
 
-def _open_page(
-    studio: Studio, places: int, server_name: str, server_port: int, share: bool, notice: str | None
-) -> Any:
-    """Serve the page in threads of its own; `places`: requests that the pool takes, waiting ones included."""
-    from webui.page.layout import CSS, build_page
+@contextlib.contextmanager
+def _open_studio(
+    pool: WorkerPool, options: Options, folder: Path, words: Path | None, logins: Logins
+) -> Iterator[Studio]:
+    from webui.preview import TextPreview
+    from webui.transcribe import find_transcriber
+
+    studio = Studio(
+        pool,
+        options.output_dir,
+        voices=pool.voices,
+        texts=TextPreview(folder, words),
+        transcriber=find_transcriber(options.asr_model),
+        limits=limits_of(options),
+        retention=Retention(options.keep_days * DAY, options.keep_gigabytes * GIGABYTE),
+        logins=logins,
+        rows_at_once=_places(pool) // BATCH_SHARE,
+    )
+    studio.sharing.unguarded = (options.share or is_public(options.server_name)) and not logins.required
+    if studio.sharing.unguarded:
+        logger.warning(
+            "Anybody who can reach this studio may use it; --auth USER:PASSWORD asks for a password."
+        )
+    try:
+        with Caretaker(studio.clean):
+            studio.jobs.begin()
+            yield studio
+    finally:
+        studio.close()
+
+
+def _places(pool: WorkerPool) -> int:
+    """Requests that sound together."""
+    return sum(worker.concurrency for worker in pool.status().workers)
+
+
+def _serve(pool: WorkerPool, studio: Studio, options: Options, folder: Path, signals: StopSignals) -> None:
+    server = _open_page(pool, studio, options, folder)
+    try:
+        if options.share:
+            studio.sharing.open(options.server_port)
+        if options.open_browser:
+            _open_browser(server.url + "/")
+        signals.wait()
+        print("Stopping; what is being spoken is finished first (again to stop at once).", flush=True)
+        studio.jobs.close()  # a batch goes on at the next start
+        _drain(pool, studio, signals)
+    finally:
+        server.close()
+
+
+def _open_page(pool: WorkerPool, studio: Studio, options: Options, folder: Path) -> WebServer:
+    """Serve the page in threads of its own."""
+    from inference.download import BUNDLED
+    from webui.ffmpeg import be_patient_with_encoder, ensure_ffmpeg
+    from webui.page.layout import build_page
+    from webui.server import WebServer, build_app
 
     be_patient_with_encoder()
-    page = build_page(studio, can_stream=ensure_ffmpeg(), notice=notice)
+    notice = "notice_bundled" if folder.resolve() == BUNDLED.resolve() else None
+    page: Any = build_page(studio, can_stream=ensure_ffmpeg(), notice=notice, language=options.language)
     # The waiting room is the pool's, which every front shares and which tells visitors their place. Gradio lets all
     # through that can be served or wait there, and some more, so that it is the pool that says "busy".
-    page.queue(default_concurrency_limit=places + FLOOD, max_size=places + FLOOD)
-    _, local_url, share_url = page.launch(
-        server_name=server_name,
-        server_port=server_port,
-        share=share,
-        allowed_paths=[str(studio.output_dir.resolve())],
-        max_file_size=MAX_UPLOAD,
-        css_paths=[CSS],
-        footer_links=[],
-        run_history=False,  # it would keep every visitor's texts in a browser that others may use too
-        enable_monitoring=False,
-        ssr_mode=False,
-        prevent_thread_lock=True,
-        quiet=True,
-    )
-    print(f"Studio: {local_url}", flush=True)
-    if share:
-        if share_url:
-            print(f"Public link: {share_url}", flush=True)
-        else:
-            print(
-                "No public link: Gradio's tunnel cannot be reached from here. The studio runs locally.",
-                flush=True,
-            )
-    return page
+    places = _places(pool) + options.queue_size + FLOOD
+    page.queue(default_concurrency_limit=places, max_size=places)
+    server = WebServer(build_app(studio, pool, page, options), options.server_name, options.server_port)
+    server.start()
+    print(f"Studio: {server.url}", flush=True)
+    if options.server_name in ("0.0.0.0", "::") and (address := own_address()):
+        print(f"In your network: http://{address}:{options.server_port}", flush=True)
+    return server
+
+
+def _open_browser(url: str) -> None:
+    import webbrowser
+
+    try:
+        opened = webbrowser.open(url)
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        print("No browser could be opened here; open the address above in one.", flush=True)
 
 
 def _drain(pool: WorkerPool, studio: Studio, signals: StopSignals) -> None:

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import logging
+import sqlite3
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inference.frontend.encode import encode_audio
 from inference.types import (
     AudioChunk,
     EngineError,
-    Int16Audio,
     Reference,
     SynthesisError,
     SynthesisRequest,
     Voice,
 )
+from webui.batch.jobs import BatchJobs
+from webui.history import History
+from webui.limits import Limiter, VisitorLimits
+from webui.logins import Logins
+from webui.metrics import MeteredPool
+from webui.outputs import STATE, Outputs, Retention, hand_out
+from webui.share import Sharing
+from webui.speaking import Speaking, SpeechPool, Waiting
 
-SIGN_SECONDS = 0.4  # between two signs of life while there is no sound
+if TYPE_CHECKING:
+    from inference.voices import VoiceLibrary
+    from webui.preview import TextPreview
+    from webui.transcribe import Transcriber
+
+logger = logging.getLogger(__name__)
+
 WARNING_SECONDS = 1.0
-
-
-class Spoken(Protocol):
-    """A request that was handed in: its sound, and its place until that comes."""
-
-    @property
-    def position(self) -> int: ...
-
-    def __aiter__(self) -> AsyncIterator[AudioChunk]: ...
-
-    async def __anext__(self) -> AudioChunk: ...
-
-    async def aclose(self) -> None: ...
-
-
-class SpeechPool(Protocol):
-    """The part of `inference.pool.WorkerPool` that the page uses."""
-
-    @property
-    def sample_rate(self) -> int: ...
-
-    def submit(self, request: SynthesisRequest) -> Spoken: ...
-
-    async def voice(self, reference: Reference) -> Voice: ...
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Nothing new to hear. Comes every moment, as Gradio notices a closed page only when it is given something."""
-
-    position: int  # how many are served before; 0: this one is being served
 
 
 @dataclass(frozen=True)
@@ -69,62 +51,154 @@ class Take:
     elapsed: float  # seconds from the click to the end
     duration: float  # seconds of audio
     warnings: tuple[str, ...] = ()  # codes of the reference clip's report
+    wait: float = 0.0  # seconds in the queue, of `elapsed`
+    audio_format: str = "wav"
 
     @property
     def real_time_factor(self) -> float:
         return self.elapsed / self.duration if self.duration else 0.0
 
+    @property
+    def shown(self) -> str:
+        """Path of the copy that is given to the visitor."""
+        return hand_out(self.path)
+
 
 class Studio:
-    """A pool that all visitors share, and the folder that their finished sound goes to."""
+    """A pool that all visitors share, the folder that their finished sound goes to, and what each may take of both."""
 
-    def __init__(self, pool: SpeechPool, output_dir: Path) -> None:
-        """Raises `EngineError("output_not_writable")`."""
-        self._pool = pool
+    def __init__(
+        self,
+        pool: SpeechPool,
+        output_dir: Path,
+        *,
+        voices: VoiceLibrary | None = None,
+        texts: TextPreview | None = None,
+        transcriber: Transcriber | None = None,
+        limits: VisitorLimits | None = None,
+        retention: Retention | None = None,
+        logins: Logins | None = None,
+        rows_at_once: int = 1,
+    ) -> None:
+        """`rows_at_once`: rows of all batches together that may be in the pool.
+
+        Raises `EngineError("output_not_writable")`.
+        """
+        self._pool = self.pool = pool
+        self.texts = texts
+        self.transcriber = transcriber
         self.speaking = 0  # requests that visitors wait for
         self.output_dir = output_dir
+        self.outputs = Outputs(output_dir, retention)
+        self.voices = voices
+        self.texts = texts
+        self.limiter = Limiter(limits)
+        self.logins = logins or Logins({})
+        self.sharing = Sharing()
+        state = output_dir / STATE
         try:
-            output_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from error
+            self.history = History(state / "history.sqlite3", output_dir)
+        except (OSError, sqlite3.Error) as error:
+            raise self.outputs.not_writable(error) from error
+        spoken_by = pool.for_front("batch") if isinstance(pool, MeteredPool) else pool
+        self.jobs = BatchJobs(spoken_by, state / "batches", rows_at_once=rows_at_once)
 
-    async def speak(self, request: SynthesisRequest) -> AsyncGenerator[Waiting | AudioChunk | Take, None]:
+    def close(self) -> None:
+        """Stop the batches, which go on at the next start, and close the history."""
+        self.jobs.close()
+        self.history.close()
+
+    def clean(self) -> None:
+        """Remove what is too old or too much, of finished sound, batches and the lines about them."""
+        self.outputs.clean()
+        self.jobs.clean(self.outputs.retention.seconds, self.outputs.retention.bytes)
+        self.history.forget()
+
+    async def speak(
+        self,
+        request: SynthesisRequest,
+        *,
+        audio_format: str = "wav",
+        voice_name: str = "",
+        visitor: str = "",
+        caller: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[Waiting | AudioChunk | Take, None]:
         """Yield each chunk as it is made, `Waiting` in between, then the finished take.
 
+        `voice_name`: of a saved voice, for the file's name; `visitor`: whose history it goes to; `caller`: whom the
+        limits count; `settings`: for the history, to be used again.
+
         Closing the generator takes the request out of the pool. Raises what the pool raises (`RequestError`,
-        `EngineError`), and EngineError no_sound or output_not_writable; no file is left behind then.
+        `EngineError`), what the limiter raises, and EngineError no_sound or output_not_writable; no file is left
+        behind then.
         """
         self.speaking += 1
         try:
-            async with aclosing(self._speak(request)) as parts:
-                async for part in parts:
-                    yield part
+            with self.limiter.enter(caller, len(request.text)):
+                spoken = Speaking(self._pool, request)
+                async with aclosing(spoken.parts()) as parts:
+                    async for part in parts:
+                        yield part
+                take = await self._keep(spoken, request, audio_format, voice_name)
+            if visitor:
+                await asyncio.to_thread(self._note, take, request, visitor, voice_name, settings)
+            yield take
         finally:
             self.speaking -= 1
 
-    async def _speak(self, request: SynthesisRequest) -> AsyncGenerator[Waiting | AudioChunk | Take, None]:
-        started = time.perf_counter()
-        first_audio = 0.0
-        pieces: list[Int16Audio] = []
-        spoken = self._pool.submit(request)
-        try:
-            async with aclosing(_with_signs_of_life(spoken)) as parts:
-                async for part in parts:
-                    if isinstance(part, AudioChunk):
-                        if not len(part.pcm):
-                            continue
-                        first_audio = first_audio or time.perf_counter() - started
-                        pieces.append(part.pcm)
-                    yield part
-        finally:
-            await spoken.aclose()
-        if not pieces:
+    async def _keep(
+        self, spoken: Speaking, request: SynthesisRequest, audio_format: str, voice_name: str
+    ) -> Take:
+        if not spoken.pieces:
             raise EngineError("no_sound", "The model produced no sound; try again with another seed.")
-        elapsed = time.perf_counter() - started
-        pcm = np.concatenate(pieces)
-        path = await asyncio.to_thread(self._save, pcm, request)
-        warnings = await self._warnings(request)
-        yield Take(path, request.seed, first_audio, elapsed, len(pcm) / self._pool.sample_rate, warnings)
+        elapsed = time.perf_counter() - spoken.started
+        pcm = np.concatenate(spoken.pieces)
+        path = await asyncio.to_thread(
+            self.outputs.save,
+            pcm,
+            self._pool.sample_rate,
+            mode=request.mode,
+            seed=request.seed,
+            voice=voice_name,
+            audio_format=audio_format,
+        )
+        return Take(
+            path,
+            request.seed,
+            spoken.first_audio,
+            elapsed,
+            len(pcm) / self._pool.sample_rate,
+            await self._warnings(request),
+            spoken.wait,
+            audio_format,
+        )
+
+    def _note(
+        self,
+        take: Take,
+        request: SynthesisRequest,
+        visitor: str,
+        voice_name: str,
+        settings: Mapping[str, Any] | None,
+    ) -> None:
+        try:
+            self.history.add(
+                visitor,
+                take.path,
+                mode=request.mode.value,
+                text=request.text,
+                seed=request.seed,
+                duration=take.duration,
+                voice=voice_name,
+                settings=settings,
+            )
+        except sqlite3.Error:  # the sound is there; that it is not listed must not cost it
+            logger.exception("a take could not be noted in the history")
+
+    async def check_reference(self, reference: Reference) -> None:
+        """Raise the `RequestError` that speaking with this clip would; also warms it up."""
+        await self._pool.voice(reference)
 
     async def _warnings(self, request: SynthesisRequest) -> tuple[str, ...]:
         voice = request.voice
@@ -135,44 +209,5 @@ class Studio:
                 return ()
         return voice.report.warnings if isinstance(voice, Voice) and voice.report else ()
 
-    def _save(self, pcm: Int16Audio, request: SynthesisRequest) -> Path:
-        # The last part of the name cannot be guessed, so no visitor can fetch another's sound.
-        stem = f"{time.strftime('%Y%m%d-%H%M%S')}_{request.mode.value}_{request.seed}_{secrets.token_hex(4)}"
-        path = self.output_dir / f"{stem}.wav"
-        partial = path.with_suffix(".part")
-        try:
-            partial.write_bytes(encode_audio(pcm, self._pool.sample_rate, "wav"))
-            partial.replace(path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise self._not_writable(error) from error
-        return path
 
-    def _not_writable(self, error: OSError) -> EngineError:
-        return EngineError(
-            "output_not_writable",
-            f"Sound cannot be saved in {self.output_dir} ({error.strerror}); check permissions and free space.",
-            folder=str(self.output_dir),
-        )
-
-
-async def _with_signs_of_life(spoken: Spoken) -> AsyncGenerator[Waiting | AudioChunk, None]:
-    """The chunks, and `Waiting` whenever none has come for a while."""
-    pending: asyncio.Task[AudioChunk | None] | None = None
-    try:
-        while True:
-            pending = asyncio.ensure_future(_next(spoken))
-            while not (await asyncio.wait({pending}, timeout=SIGN_SECONDS))[0]:
-                yield Waiting(spoken.position)
-            chunk = pending.result()
-            if chunk is None:
-                return
-            yield chunk
-    finally:
-        if pending and not pending.done():  # the visitor has left
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
-
-
-async def _next(spoken: Spoken) -> AudioChunk | None:
-    return await anext(spoken, None)
+__all__ = ["SpeechPool", "Studio", "Take", "Waiting"]

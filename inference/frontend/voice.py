@@ -59,6 +59,7 @@ class VoicePreparer:
         self._cache: OrderedDict[_Key, Voice] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.Lock()
+        self.hits = self.misses = 0
         self._turns = [threading.Lock() for _ in range(_TURNS)]
 
     def prepare(self, reference: Reference, exact: bool = False, untrimmed: bool = False) -> Voice:
@@ -77,6 +78,7 @@ class VoicePreparer:
         content_hash = _content_hash(reference.audio)
         key = (content_hash, bool(transcript), exact, untrimmed)
         voice = self._cached(key)
+        self._count(voice is not None)
         if voice is None:
             with self._turns[hash(key) % _TURNS]:  # of many requests with one new clip only the first works
                 voice = self._cached(key) or self._prepared(reference, key)
@@ -120,6 +122,10 @@ class VoicePreparer:
 
     def _tokens(self, wave16: Tensor) -> npt.NDArray[np.int32]:
         return self._tokenizer.encode(whisper_log_mel(wave16).numpy())
+
+    def _count(self, hit: bool) -> None:
+        with self._lock:
+            self.hits, self.misses = self.hits + hit, self.misses + (not hit)
 
     def _cached(self, key: _Key) -> Voice | None:
         with self._lock:

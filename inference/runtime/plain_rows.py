@@ -40,7 +40,9 @@ def causal_conv(
 ) -> None:
     """See `velocity_ops.causal_conv`."""
     parts = [x, x.new_zeros(1, x.shape[1])] + ([] if tails is None else [tails])
-    rows = torch.where(past >= 0, past, len(x) - 1 - past)  # -1 is the row of zeros, -2 the first of the tails
+    rows = torch.where(
+        past >= 0, past, len(x) - 1 - past
+    )  # -1 is the row of zeros, -2 the first of the tails
     before, earlier = (torch.cat(parts).index_select(0, where) for where in rows.unbind(1))
     conv = weights.conv if isinstance(weights, BlockWeights) else weights
     found = F.linear(torch.cat((earlier, before, x), dim=1), *conv)

@@ -78,7 +78,7 @@ def running_studio(folder: Path, outputs: Path, *flags: str) -> Iterator[tuple[s
     log = folder / "studio.log"
     environment = dict(os.environ, GRADIO_TEMP_DIR=str(folder / "gradio"), OMP_NUM_THREADS="2")
     command = [sys.executable, "app.py", "--server-port", str(port), "--output-dir", str(outputs)]
-    command += ["--model-dir", str(MODEL), "--device", "cpu", *flags]
+    command += ["--model-dir", str(MODEL), "--device", "cpu", "--voices-dir", str(folder / "voices"), *flags]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sink, stderr=sink)
     url = f"http://127.0.0.1:{port}/"

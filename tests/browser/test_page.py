@@ -14,6 +14,7 @@ import pytest
 
 from tests.browser.conftest import why_not
 from tests.browser.visitor import TABS, Visitor
+from webui.outputs import file_word
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
@@ -45,7 +46,8 @@ def test_a_clip_and_a_text_become_speech(visit: Visit, clips: list[Path], mode: 
     visitor.generate(mode)
     facts = visitor.wait_for_facts(mode)
     result = visitor.download(mode)
-    assert re.fullmatch(rf"\d{{8}}-\d{{6}}_{mode}_0_[0-9a-f]{{8}}\.wav", result.name)
+    voice = file_word(clips[0].stem)
+    assert re.fullmatch(rf"\d{{8}}-\d{{6}}_{mode.replace('_', '-')}_{voice}_0\.wav", result.name)
     check_speech(result.pcm, result.rate, 1.0, 15.0)
     assert seconds_in(facts) == pytest.approx(len(result.pcm) / result.rate, abs=0.1)
     assert visitor.problems == []
@@ -110,7 +112,7 @@ def _result(visitor: Visitor, seed: int) -> str:
     """Hash of the samples of a finished file, whose name and facts must tell the seed."""
     assert f"seed {seed}" in visitor.wait_for_facts("cross_lingual")
     result = visitor.download("cross_lingual")
-    assert f"_{seed}_" in result.name
+    assert f"_{seed}." in result.name
     check_speech(result.pcm, result.rate, 0.3, 15.0)
     return hashlib.sha256(result.pcm.tobytes()).hexdigest()
 
@@ -125,7 +127,7 @@ def test_a_closed_tab_does_not_keep_others_waiting(visit: Visit, clips: list[Pat
     other.fill("cross_lingual", "Good morning.", clips[0])
     other.generate("cross_lingual")
     other.wait_for_facts("cross_lingual")
-    assert list(outputs.glob("*_77_*")) == []  # what nobody waits for was not finished first
+    assert list(outputs.glob("*_77*.*")) == []  # what nobody waits for was not finished first
 
 
 def test_stop_ends_the_work_and_leaves_the_page_ready(visit: Visit, clips: list[Path], outputs: Path) -> None:
@@ -144,7 +146,7 @@ def test_stop_ends_the_work_and_leaves_the_page_ready(visit: Visit, clips: list[
     visitor.generate("cross_lingual")
     assert "seed 89" in visitor.wait_for_facts("cross_lingual")
     assert stop.is_disabled() and visitor.problems == []
-    assert list(outputs.glob("*_88_*")) == []
+    assert list(outputs.glob("*_88*.*")) == []
 
 
 def test_mistakes_are_told_in_a_sentence(visit: Visit, clips: list[Path], tmp_path: Path) -> None:

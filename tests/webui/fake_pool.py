@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inference.pool_status import PoolStatus
 from inference.types import (
     AudioChunk,
     Mode,
@@ -64,9 +65,13 @@ class FakePool:
         self.pause = pause
         self.position = position
         self.running = 0
+        self.waiting = 0
         self.most_running = 0
         self.closed = 0
         self.requests: list[SynthesisRequest] = []
+
+    def status(self) -> PoolStatus:
+        return PoolStatus(True, False, self.waiting, self.running, 32, ())
 
     def submit(self, request: SynthesisRequest) -> FakeSubmission:
         self.requests.append(request)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
 import wave
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inference.types import AudioChunk, EngineError, Reference, RequestError, Voice
 from tests.webui.fake_pool import RATE, FakePool, request, spoken, tone
-from webui import studio as studio_module
+from webui import speaking as speaking_module
+from webui.limits import VisitorLimits
+from webui.outputs import Retention
 from webui.studio import Studio, Take, Waiting
 
 pytestmark = pytest.mark.unit
@@ -51,12 +56,82 @@ def test_chunks_come_as_they_are_made_and_then_the_file(tmp_path: Path) -> None:
     assert take.real_time_factor == pytest.approx(take.elapsed / 0.6)
 
 
-def test_file_names_tell_mode_and_seed_and_cannot_be_guessed(tmp_path: Path) -> None:
+def kept(folder: Path) -> set[str]:
+    """What lies in the output folder, beside the studio's own notes."""
+    return {path.name for path in folder.iterdir()} - {".studio"}
+
+
+def test_file_names_tell_mode_and_seed(tmp_path: Path) -> None:
     studio = Studio(FakePool(), tmp_path)
     names = {take_of(studio, seed=42).path.name for _ in range(5)}
     assert len(names) == 5
-    assert all(re.fullmatch(r"\d{8}-\d{6}_cross_lingual_42_[0-9a-f]{8}\.wav", name) for name in names)
-    assert {path.name for path in tmp_path.iterdir()} == names  # no partial file is left
+    assert all(re.fullmatch(r"\d{8}-\d{6}_cross-lingual_42(-\d)?\.wav", name) for name in names)
+    assert kept(tmp_path) == names  # no partial file is left
+
+
+def speak(studio: Studio, text: str = "Hello.", **given: Any) -> Take:
+    async def last() -> Part:
+        return [part async for part in studio.speak(request(text=text, seed=3), **given)][-1]
+
+    take = asyncio.run(last())
+    assert isinstance(take, Take)
+    return take
+
+
+def test_a_saved_voice_and_a_format_are_in_the_name(tmp_path: Path) -> None:
+    take = speak(Studio(FakePool(), tmp_path), audio_format="flac", voice_name="小美 2")
+    assert re.fullmatch(r"\d{8}-\d{6}_cross-lingual_小美-2_3\.flac", take.path.name)
+    assert take.audio_format == "flac" and take.path.read_bytes()[:4] == b"fLaC"
+
+
+def test_a_visitor_s_takes_go_to_their_history_and_nobody_else_s(tmp_path: Path) -> None:
+    studio = Studio(FakePool(), tmp_path)
+    take = speak(studio, visitor="ann", voice_name="anna", settings={"speed": 1.5})
+    speak(studio)  # of a client that keeps no cookies
+    (found,) = studio.history.takes("ann")
+    assert (found.path, found.seed, found.voice, found.text) == (take.path, 3, "anna", "Hello.")
+    assert found.settings == {"speed": 1.5} and found.mode == "cross_lingual"
+    assert studio.history.takes("bob") == []
+    studio.close()
+
+
+def test_limits_are_each_caller_s(tmp_path: Path) -> None:
+    pool = FakePool(chunks=1000)
+    studio = Studio(pool, tmp_path, limits=VisitorLimits(characters=20, requests=1))
+    with pytest.raises(RequestError) as raised:
+        speak(studio, "x" * 21, caller="ann")
+    assert raised.value.code == "text_too_long" and pool.requests == []
+
+    async def visit() -> None:
+        mine = studio.speak(request(), caller="ann")
+        await anext(mine)
+        with pytest.raises(RequestError) as raised:
+            await anext(studio.speak(request(), caller="ann"))
+        assert raised.value.code == "visitor_busy"
+        other = studio.speak(request(), caller="bob")
+        await anext(other)
+        await mine.aclose()
+        mine = studio.speak(request(), caller="ann")  # the place is free again
+        await anext(mine)
+        await mine.aclose()
+        await other.aclose()
+
+    asyncio.run(visit())
+    assert pool.running == 0
+
+
+def test_a_history_that_cannot_be_written_does_not_cost_the_sound(tmp_path: Path) -> None:
+    studio = Studio(FakePool(), tmp_path)
+    studio.history.close()
+    assert speak(studio, visitor="ann").path.is_file()
+
+
+def test_cleaning_forgets_what_the_retention_removed(tmp_path: Path) -> None:
+    studio = Studio(FakePool(), tmp_path, retention=Retention(seconds=100))
+    take = speak(studio, visitor="ann")
+    os.utime(take.path, (1, 1))
+    studio.clean()
+    assert kept(tmp_path) == set() and studio.history.takes("ann") == [] and studio.history.forget() == 0
 
 
 def test_warnings_about_the_clip_reach_the_take(tmp_path: Path) -> None:
@@ -77,7 +152,7 @@ def test_a_refused_request_leaves_nothing_and_the_next_one_works(tmp_path: Path)
     with pytest.raises(RequestError) as raised:
         asyncio.run(parts_of(studio, text=""))
     assert raised.value.code == "empty_text"
-    assert list(tmp_path.iterdir()) == []
+    assert kept(tmp_path) == set()
     take_of(studio)
 
 
@@ -86,7 +161,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     studio = Studio(pool, tmp_path)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(parts_of(studio))
-    assert list(tmp_path.iterdir()) == [] and pool.running == 0
+    assert kept(tmp_path) == set() and pool.running == 0
     pool.fail_after = None
     take_of(studio)
 
@@ -100,7 +175,7 @@ def test_no_sound_at_all_is_an_error(tmp_path: Path) -> None:
 def test_the_place_in_the_queue_is_told_while_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(studio_module, "SIGN_SECONDS", 0.001)
+    monkeypatch.setattr(speaking_module, "SIGN_SECONDS", 0.001)
     parts = asyncio.run(parts_of(Studio(FakePool(position=3, pause=0.02), tmp_path)))
     places = [part.position for part in parts if isinstance(part, Waiting)]
     assert places[0] == 3 and places[-1] == 0 and places == sorted(places, reverse=True)
@@ -114,7 +189,7 @@ def test_a_visitor_who_leaves_ends_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """Whether the page notices at a sign of life or while a chunk is awaited."""
-    monkeypatch.setattr(studio_module, "SIGN_SECONDS", 0.005)
+    monkeypatch.setattr(speaking_module, "SIGN_SECONDS", 0.005)
     pool = FakePool(chunks=1000, pause=0.02)
 
     async def leave() -> None:
@@ -126,7 +201,7 @@ def test_a_visitor_who_leaves_ends_the_work(
 
     asyncio.run(leave())
     assert (pool.running, pool.closed) == (0, 1)
-    assert list(tmp_path.iterdir()) == []
+    assert kept(tmp_path) == set()
 
 
 def test_stop_cancels_a_request_that_is_being_awaited(tmp_path: Path) -> None:
@@ -167,7 +242,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_that_went_away_is_told(tmp_path: Path) -> None:
     studio = Studio(FakePool(), tmp_path / "outputs")
-    (tmp_path / "outputs").rmdir()
+    shutil.rmtree(tmp_path / "outputs")
     with pytest.raises(EngineError) as raised:
         take_of(studio)
     assert raised.value.code == "output_not_writable"

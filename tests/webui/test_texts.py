@@ -126,4 +126,4 @@ def test_the_language_of_a_browser(header: str, language: str) -> None:
 
 
 def test_say() -> None:
-    assert say("generate", "zh") == "生成" and say("generate", "en") == "Generate"
+    assert say("generate", "zh") == "生成音频" and say("generate", "en") == "Generate"

@@ -1,64 +1,162 @@
-"""The whole page: title bar, language switch and the three tabs."""
+"""The whole page: title bar, language and colours, and the tabs."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
+import importlib.util
+from html import escape
 from typing import Any
 
 import gradio as gr
 
 from inference.types import Mode
-from webui.page.tab import SynthesisTab, Translated
+from webui.page.context import QUIET, PageContext, Translated
+from webui.page.look import CSS
+from webui.page.tab import SynthesisTab
 from webui.page.texts import LANGUAGES, language_of, say
+from webui.page.voices_tab import VoicesTab, voice_choices
 from webui.studio import Studio
 
-CSS = Path(__file__).with_name("page.css")
 MODES = (Mode.CLONE, Mode.CROSS_LINGUAL, Mode.INSTRUCT)
-UPLOAD_LIFETIME = 3600  # seconds until a visitor's files are removed
+UPLOAD_LIFETIME = (
+    6 * 3600
+)  # seconds until a visitor's files are removed, also under a page that is still open
+_LOGO = (
+    '<svg viewBox="0 0 32 32" width="40" height="40" aria-hidden="true"><rect width="32" height="32" rx="9"/>'
+    '<path d="M7 14v4M11.5 10v12M16 6v20M20.5 11v10M25 14v4"/></svg>'
+)
 
 
-def build_page(studio: Studio, *, can_stream: bool, notice: str | None = None) -> gr.Blocks:
-    """The page over `studio`; `notice` is the text key of a line for every visitor."""
+def build_page(
+    studio: Studio, *, can_stream: bool, notice: str | None = None, language: str = "auto"
+) -> gr.Blocks:
+    """The page over `studio`.
+
+    `notice`: the text key of a line for every visitor; `language`: "zh", "en" or "auto" for the browser's, until the
+    visitor chooses one.
+    """
     with gr.Blocks(
-        title="CosyVoice2 Studio", analytics_enabled=False, delete_cache=(UPLOAD_LIFETIME, UPLOAD_LIFETIME)
+        title="CosyVoice2 Studio",
+        analytics_enabled=False,
+        delete_cache=(UPLOAD_LIFETIME // 6, UPLOAD_LIFETIME),
     ) as blocks:
         page: gr.Blocks = blocks
-        translated: list[Translated] = []
-        with gr.Row(elem_classes="title-bar"):
-            heading = gr.Markdown(_heading("zh"), elem_id="heading")
-            language = gr.Radio(
-                [("中文", "zh"), ("English", "en")],
-                value="zh",
-                show_label=False,
-                container=False,
-                elem_id="language",
-                scale=0,
-                min_width=190,
-            )
+        heading, switch, colours = _title_bar()
+        context = PageContext(studio, switch, can_stream)
+        context.keep(switch, label="language_label")
+        context.keep(colours, value="colours")
         if notice:
-            line = gr.Markdown(say(notice, "zh"), elem_id="notice")
-            translated.append(Translated(line, {"value": notice}))
-        with gr.Tabs():
-            for mode in MODES:
-                translated += SynthesisTab(studio, mode, language, can_stream=can_stream).translated
-        outputs = [heading, *(entry.component for entry in translated)]
-
-        def translate(chosen: str) -> list[Any]:
-            return [_heading(chosen), *(_update(entry, chosen) for entry in translated)]
-
-        def greet(request: gr.Request) -> list[Any]:
-            chosen = language_of(request.headers.get("accept-language", ""))
-            return [chosen, *translate(chosen)]
-
-        page.load(greet, outputs=[language, *outputs], queue=False, api_visibility="private")
-        language.input(
-            translate, language, outputs, queue=False, api_visibility="private", show_progress="hidden"
-        )
+            context.keep(gr.Markdown(say(notice, "zh"), elem_id="notice"), value=notice)
+        if (sharing := _optional("sharing_note", "SharingNote")) is not None:
+            sharing(context)
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
+            synthesis = {mode: SynthesisTab(context, mode) for mode in MODES}
+            if studio.voices is not None:
+                VoicesTab(context)
+            _other_tabs(context, synthesis, tabs)
+        _follow_the_library(context)
+        _speak_the_language(page, context, heading, language)
     return page
 
 
+def _title_bar() -> tuple[Any, Any, Any]:
+    """(heading, language switch, button of the colours)."""
+    with gr.Row(elem_classes="title-bar"):
+        heading = gr.HTML(_heading("zh"), padding=False, elem_id="heading")
+        with gr.Row(elem_classes="switches"):
+            language = gr.Radio(
+                [("中文", "zh"), ("English", "en")],
+                value="zh",
+                label=say("language_label", "zh"),
+                show_label=False,
+                container=False,
+                elem_id="language",
+                min_width=0,
+            )
+            colours = gr.Button(say("colours", "zh"), elem_id="colours", size="sm", scale=0, min_width=0)
+            colours.click(None, None, None, js="() => { studio.switchColours(); }", **QUIET)
+    return heading, language, colours
+
+
 def _heading(language: str) -> str:
-    return f"# {say('title', language)}\n{say('tagline', language)}"
+    return (
+        f'<div class="brand">{_LOGO}<div><h1>{escape(say("title", language))}</h1>'
+        f"<p>{escape(say('tagline', language))}</p></div></div>"
+    )
+
+
+def _optional(module: str, name: str) -> Any:
+    """A part of the page whose module may be left out of an installation."""
+    full = f"webui.page.{module}"
+    return getattr(importlib.import_module(full), name) if importlib.util.find_spec(full) else None
+
+
+def _other_tabs(context: PageContext, synthesis: dict[Mode, SynthesisTab], tabs: gr.Tabs) -> None:
+    if (batch := _optional("batch_tab", "BatchTab")) is not None:
+        batch(context)
+    if (history := _optional("history_tab", "HistoryTab")) is not None:
+        history(context, synthesis, tabs)
+    if (monitor := _optional("monitor_tab", "MonitorTab")) is not None:
+        monitor(context)
+
+
+# ---------------------------------------------------------------------------------------------- saved voices
+def _follow_the_library(context: PageContext) -> None:
+    """Every list of voices is read again when one changes, and when the page is opened."""
+    library, lists = context.studio.voices, context.voice_lists
+    if library is None:
+        return
+
+    def read(language: str) -> list[Any]:
+        voices = voice_choices(library)
+        new = [(say("voice_new", language), "")]
+        return [
+            gr.update(choices=[*new, *voices] if isinstance(part, gr.Dropdown) else voices) for part in lists
+        ]
+
+    context.on_show(read, [], lists)
+    for change in context.voice_changes:
+        change.then(read, context.language, lists, **QUIET)
+    for part in lists:
+        if isinstance(part, gr.Dropdown):  # another visitor may have saved one meanwhile
+            part.focus(read, context.language, lists, **QUIET)
+
+
+# -------------------------------------------------------------------------------------------------- language
+def _speak_the_language(page: gr.Blocks, context: PageContext, heading: Any, language: str) -> None:
+    """Words follow the browser when the page is opened, then the switch, which is remembered."""
+    switch, entries, refreshers = context.language, context.translated, context.refreshers
+    inputs = [part for refresher in refreshers for part in refresher.inputs]
+    outputs = [
+        heading,
+        *(entry.component for entry in entries),
+        *(part for refresher in refreshers for part in refresher.outputs),
+    ]
+
+    def translate(chosen: str, *values: Any) -> list[Any]:
+        updates: list[Any] = [_heading(chosen), *(_update(entry, chosen) for entry in entries)]
+        rest = list(values)
+        for refresher in refreshers:
+            own, rest = rest[: len(refresher.inputs)], rest[len(refresher.inputs) :]
+            updates += refresher.function(*own, chosen)
+        return updates
+
+    def greet(stored: str, request: gr.Request, *values: Any) -> list[Any]:
+        usual = language if language in LANGUAGES else language_of(request.headers.get("accept-language", ""))
+        chosen = stored if stored in LANGUAGES else usual
+        return [chosen, *translate(chosen, *values)]
+
+    stored = gr.Textbox(visible=False)
+    tell = "(chosen) => studio.setLanguage(chosen, {})"
+    page.load(
+        greet,
+        [stored, *inputs],
+        [switch, *outputs],
+        js="(_, ...rest) => [window.studio ? studio.language() : '', ...rest]",
+        **QUIET,
+    ).then(None, switch, None, js=tell.format("false"), **QUIET)
+    switch.input(translate, [switch, *inputs], outputs, **QUIET)
+    switch.input(None, switch, None, js=tell.format("true"), **QUIET)
 
 
 def _update(entry: Translated, language: str) -> dict[str, Any]:
@@ -67,4 +165,4 @@ def _update(entry: Translated, language: str) -> dict[str, Any]:
     return updated
 
 
-__all__ = ["CSS", "LANGUAGES", "build_page"]
+__all__ = ["CSS", "LANGUAGES", "MODES", "build_page"]

@@ -3,182 +3,119 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from inference.frontend.encode import encode_audio
-from inference.types import (
-    MAX_SPEED,
-    MIN_SPEED,
-    AudioChunk,
-    Mode,
-    Reference,
-    SynthesisError,
-    SynthesisRequest,
-)
-from webui.page.texts import explain, say, warn
-from webui.page.video import sound_of_video, video_button
-from webui.studio import Studio, Take, Waiting
+from inference.types import AudioChunk, Mode, Reference, SynthesisError, SynthesisRequest
+from webui.page.context import PageContext
+from webui.page.instruction_part import InstructionPart
+from webui.page.output_part import OutputPart, finished, place_words, seconds_of, wav_of
+from webui.page.reference import ReferencePicker
+from webui.page.settings_part import SettingsPart, new_seed
+from webui.page.text_part import TextPart
+from webui.page.texts import explain, say
+from webui.studio import Take, Waiting
+from webui.visitors import caller_of
 
 logger = logging.getLogger(__name__)
 
 ENGINE_QUEUE = "engine"
-SEED_LIMIT = 2**31 - 1
-Step = tuple[Any, Any, Any, Any, Any]  # updates of live sound, finished file, download, status, stop button
+Step = tuple[
+    Any, Any, Any, Any, Any, Any
+]  # updates of live sound, finished file, download, status, stop, seed
 
 
 @dataclass(frozen=True)
-class Translated:
-    """A component and the texts of its properties, for switching the language."""
+class Wish:
+    """What a visitor has filled in."""
 
-    component: Any
-    properties: dict[str, str]  # property name → text key
+    text: str
+    voice: Any  # Reference, name of a saved voice or None
+    voice_name: str
+    extra: str  # the instruction, in the tab that has one
+    speed: float
+    seed: int
+    streaming: bool
+    audio_format: str
 
 
 class SynthesisTab:
-    """Builds the tab's controls (inside the current Blocks) and connects them to the studio."""
+    """Builds the tab's controls (inside the current Tabs) and connects them to the studio."""
 
-    def __init__(self, studio: Studio, mode: Mode, language: gr.Radio, *, can_stream: bool) -> None:
-        self._studio = studio
+    def __init__(self, context: PageContext, mode: Mode) -> None:
+        self._context = context
         self._mode = mode
-        self._can_stream = can_stream
-        self.translated: list[Translated] = []
-        with gr.Tab(say(f"tab_{mode.value}", "zh"), id=mode.value, elem_id=f"tab-{mode.value}") as tab:
-            self._keep(tab, label=f"tab_{mode.value}")
-            about = gr.Markdown(say(f"about_{mode.value}", "zh"))
-            self._keep(about, value=f"about_{mode.value}")
-            with gr.Row():
-                with gr.Column(min_width=320):
-                    self._build_inputs()
-                with gr.Column(min_width=320):
-                    self._build_settings()
-                    self._build_outputs()
-        self._connect(language)
+        name = mode.value
+        keep = context.keep
+        with gr.Tab(say(f"tab_{name}", "zh"), id=name, elem_id=f"tab-{name}") as tab:
+            keep(tab, label=f"tab_{name}")
+            keep(gr.Markdown(say(f"about_{name}", "zh"), elem_classes="about"), value=f"about_{name}")
+            with gr.Row(elem_classes="columns"):
+                with gr.Column(min_width=320, scale=6, elem_classes="card"):
+                    self._text = TextPart(context, name)
+                    self._reference = ReferencePicker(context, name, transcript=mode is Mode.CLONE)
+                    self._instruction = InstructionPart(context, name, visible=mode is Mode.INSTRUCT)
+                with gr.Column(min_width=320, scale=5, elem_classes="card"):
+                    self._settings = SettingsPart(context, name)
+                    self._output = OutputPart(context, name)
+        self._connect()
 
-    def _keep(self, component: Any, **properties: str) -> None:
-        self.translated.append(Translated(component, properties))
+    # ------------------------------------------------------------------------------------------------- history
+    @property
+    def settings_components(self) -> list[Any]:
+        """What `settings_updates` fills in."""
+        settings = self._settings
+        return [
+            self._text.text,
+            self._extra,
+            settings.speed,
+            settings.seed,
+            settings.streaming,
+            settings.format,
+            self._reference.voice,
+        ]
 
-    def _name(self, part: str) -> str:
-        return f"{self._mode.value}-{part}"
+    @property
+    def _extra(self) -> Any:
+        """The box that this mode needs beside text and clip (hidden where it needs none)."""
+        return self._instruction.instruction if self._mode is Mode.INSTRUCT else self._reference.transcript
 
-    def _build_inputs(self) -> None:
-        self._text = gr.Textbox(label=say("text", "zh"), lines=5, max_lines=12, elem_id=self._name("text"))
-        self._keep(self._text, label="text", placeholder="text_hint")
-        self._reference = gr.Audio(
-            sources=["upload", "microphone"],
-            type="filepath",
-            label=say("reference", "zh"),
-            buttons=[],
-            elem_id=self._name("reference"),
-        )
-        self._keep(self._reference, label="reference")
-        self._video = video_button(self._name("video"))
-        self._keep(self._video, label="from_video")
-        field = "instruction" if self._mode is Mode.INSTRUCT else "transcript"
-        # The cross-lingual tab has no such field; a hidden one keeps the handlers alike.
-        self._extra = gr.Textbox(
-            label=say(field, "zh"),
-            lines=2,
-            visible=self._mode is not Mode.CROSS_LINGUAL,
-            elem_id=self._name(field),
-        )
-        self._keep(self._extra, label=field, placeholder=f"{field}_hint")
+    def settings_updates(self, settings: Mapping[str, Any]) -> list[Any]:
+        """Updates of `settings_components` from what `speak` was given as `settings`; what is missing stays."""
+        keys = ("text", "extra", "speed", "seed", "stream", "format", "voice")
+        return [gr.update(value=settings[key]) if key in settings else gr.skip() for key in keys]
 
-    def _build_settings(self) -> None:
-        self._speed = gr.Slider(
-            MIN_SPEED, MAX_SPEED, 1.0, step=0.05, label=say("speed", "zh"), elem_id=self._name("speed")
-        )
-        self._keep(self._speed, label="speed")
-        with gr.Row(elem_classes="seed-row"):
-            # No bounds here: Gradio would tell of a wrong number in English only.
-            self._seed = gr.Number(
-                0, precision=0, label=say("seed", "zh"), min_width=120, elem_id=self._name("seed")
-            )
-            self._keep(self._seed, label="seed")
-            self._dice = gr.Button(
-                say("dice", "zh"), size="md", scale=0, min_width=110, elem_id=self._name("dice")
-            )
-            self._keep(self._dice, value="dice")
-        self._streaming = gr.Checkbox(
-            self._can_stream,
-            label=say("streaming", "zh"),
-            interactive=self._can_stream,
-            container=False,
-            elem_id=self._name("streaming"),
-        )
-        self._keep(self._streaming, label="streaming")
-        with gr.Row():
-            self._generate = gr.Button(
-                say("generate", "zh"), variant="primary", scale=3, elem_id=self._name("generate")
-            )
-            self._keep(self._generate, value="generate")
-            self._stop = gr.Button(
-                say("stop", "zh"), interactive=False, min_width=110, elem_id=self._name("stop")
-            )
-            self._keep(self._stop, value="stop")
-        self._status = gr.Markdown(elem_id=self._name("status"), elem_classes="status")
-
-    def _build_outputs(self) -> None:
-        self._live = gr.Audio(
-            label=say("live", "zh"),
-            streaming=True,
-            autoplay=True,
-            interactive=False,
-            visible=self._can_stream,
-            buttons=[],
-            elem_id=self._name("live"),
-        )
-        self._keep(self._live, label="live")
-        self._result = gr.Audio(
-            label=say("result", "zh"),
-            type="filepath",
-            interactive=False,
-            buttons=[],
-            elem_id=self._name("result"),
-        )
-        self._keep(self._result, label="result")
-        self._download = gr.DownloadButton(
-            say("download", "zh"), interactive=False, elem_id=self._name("download")
-        )
-        self._keep(self._download, label="download")
-
-    def _connect(self, language: gr.Radio) -> None:
-        self._dice.click(
-            lambda: random.randint(0, SEED_LIMIT), outputs=self._seed, queue=False, api_visibility="private"
-        )
-        self._video.upload(
-            sound_of_video,
-            [self._video, language],
-            [self._reference, self._status],
-            api_visibility="private",
-        )
+    # ------------------------------------------------------------------------------------------------ handlers
+    def _connect(self) -> None:
+        language, settings, output = self._context.language, self._settings, self._output
         run = gr.on(
-            [self._generate.click, self._text.submit],
+            [output.generate.click, self._text.text.submit],
             self._speak,
             inputs=[
-                self._text,
-                self._reference,
+                self._text.text,
+                self._reference.audio,
                 self._extra,
-                self._speed,
-                self._seed,
-                self._streaming,
+                settings.speed,
+                settings.seed,
+                settings.streaming,
                 language,
+                self._reference.voice,
+                settings.keep_seed,
+                settings.format,
             ],
-            outputs=[self._live, self._result, self._download, self._status, self._stop],
+            outputs=[output.live, output.result, output.download, output.status, output.stop, settings.seed],
             concurrency_id=ENGINE_QUEUE,
             api_name=self._mode.value,
             show_progress="hidden",  # the status line tells more, and in the visitor's language
         )
-        self._stop.click(
+        output.stop.click(
             lambda chosen: (gr.update(value=None), say("stopped", chosen), gr.update(interactive=False)),
             inputs=language,
-            outputs=[self._live, self._status, self._stop],
+            outputs=[output.live, output.status, output.stop],
             cancels=run,
             queue=False,
             api_visibility="private",
@@ -194,71 +131,116 @@ class SynthesisTab:
         seed: float | None,
         streaming: bool,
         language: str,
+        voice: str | None = "",
+        keep_seed: bool = True,
+        audio_format: str = "wav",
+        request: gr.Request = None,  # type: ignore[assignment]
     ) -> AsyncGenerator[Step, None]:
-        """Handler: widgets in; live sound, finished file, download, status and stop button out."""
+        """Handler: widgets in; live sound, finished file, download, status, stop button and seed out."""
         off, nothing = gr.update(interactive=False), gr.skip()
         told = say("working", language)
+        chosen = int(seed or 0) if keep_seed else new_seed()
         # An update, not None: that would open a stream, whose player asks without end for a sound that never comes.
-        yield gr.update(value=None), None, off, told, gr.update(interactive=True)
+        yield (
+            gr.update(value=None),
+            None,
+            off,
+            told,
+            gr.update(interactive=True),
+            _shown_seed(chosen, keep_seed),
+        )
+        made = 0.0  # seconds of sound
         try:
-            request = self._request(text, reference, extra, speed, seed, streaming)
-            async with aclosing(self._studio.speak(request)) as parts:
+            wish = self._wish(text, reference, extra, speed, chosen, streaming, voice, audio_format)
+            note = self._note(wish, language)
+            async with aclosing(self._spoken(wish, request)) as parts:
                 async for part in parts:
-                    if isinstance(part, Waiting):
-                        place = _place(part, language)
-                        yield nothing, nothing, nothing, nothing if place == told else place, nothing
-                        told = place
-                    elif isinstance(part, Take):
-                        yield nothing, *_finished(part, language, autoplay=not streaming), off
-                    elif streaming:
-                        yield _wav(part), nothing, nothing, nothing, nothing
+                    if isinstance(part, Take):
+                        yield (
+                            nothing,
+                            *finished(part, language, autoplay=not streaming, note=note),
+                            off,
+                            nothing,
+                        )
+                        continue
+                    live = wav_of(part) if streaming and isinstance(part, AudioChunk) else nothing
+                    made += seconds_of(part)
+                    words = (
+                        say("made", language).format(seconds=made) if made else place_words(part, language)
+                    )
+                    yield live, nothing, nothing, nothing if words == told else words, nothing, nothing
+                    told = words
         except SynthesisError as error:
             logger.info("%s request refused: %s (%s)", self._mode.value, error.message, error.code)
-            yield nothing, None, off, f"⚠️ {explain(error, language)}", off
+            yield nothing, None, off, f"⚠️ {explain(error, language)}", off, nothing
         except Exception:
             logger.exception("%s request failed", self._mode.value)
-            yield nothing, None, off, f"⚠️ {say('unexpected', language)}", off
+            yield nothing, None, off, f"⚠️ {say('unexpected', language)}", off, nothing
 
-    def _request(
-        self, text: str, reference: str | None, extra: str, speed: float, seed: float | None, streaming: bool
-    ) -> SynthesisRequest:
-        instruct = self._mode is Mode.INSTRUCT
-        transcript = extra if self._mode is Mode.CLONE else ""
-        return SynthesisRequest(
-            mode=self._mode,
-            text=text or "",
-            voice=Reference(Path(reference), transcript or "") if reference else None,
-            instruction=(extra or "") if instruct else "",
-            speed=float(speed),
-            seed=int(seed or 0),
-            stream=streaming,
+    def _spoken(
+        self, wish: Wish, request: gr.Request | None
+    ) -> AsyncGenerator[Waiting | AudioChunk | Take, None]:
+        caller = caller_of(request)
+        return self._context.studio.speak(
+            self._request(wish),
+            audio_format=wish.audio_format,
+            voice_name=wish.voice_name,
+            visitor=caller.visitor,
+            caller=caller.key,
+            settings=self._remembered(wish),
         )
 
+    def _wish(
+        self,
+        text: str,
+        reference: str | None,
+        extra: str,
+        speed: float,
+        seed: int,
+        streaming: bool,
+        voice: str | None,
+        audio_format: str,
+    ) -> Wish:
+        """Raises RequestError("voice_unknown")."""
+        transcript = extra if self._mode is Mode.CLONE else ""
+        chosen, name = self._reference.voice_of(voice, reference, transcript)
+        return Wish(text or "", chosen, name, extra or "", float(speed), seed, streaming, audio_format)
 
-def _wav(chunk: AudioChunk) -> bytes:
-    # Bytes, not arrays: Gradio names array files by content, so equal chunks of two visitors would collide.
-    return encode_audio(chunk.pcm, chunk.sample_rate, "wav")
+    def _request(self, wish: Wish) -> SynthesisRequest:
+        return SynthesisRequest(
+            mode=self._mode,
+            text=wish.text,
+            voice=wish.voice,
+            instruction=wish.extra if self._mode is Mode.INSTRUCT else "",
+            speed=wish.speed,
+            seed=wish.seed,
+            stream=wish.streaming,
+        )
+
+    def _remembered(self, wish: Wish) -> dict[str, Any]:
+        """What the history keeps to be used again; a clip itself is not kept."""
+        return {
+            "mode": self._mode.value,
+            "text": wish.text,
+            "extra": wish.extra,
+            "speed": wish.speed,
+            "seed": wish.seed,
+            "stream": wish.streaming,
+            "format": wish.audio_format,
+            "voice": wish.voice if isinstance(wish.voice, str) else "",
+        }
+
+    def _note(self, wish: Wish, language: str) -> str:
+        """What the visitor should know about how it was spoken."""
+        if self._mode is not Mode.CLONE or wish.voice is None:
+            return ""
+        if isinstance(wish.voice, Reference):
+            said = wish.voice.transcript
+        else:
+            library = self._context.studio.voices
+            said = library.find(wish.voice).transcript if library is not None else ""
+        return "" if said.strip() else say("spoken_without_transcript", language)
 
 
-def _place(waiting: Waiting, language: str) -> str:
-    if waiting.position <= 0:
-        return say("working", language)
-    return say("queued", language).format(place=waiting.position)
-
-
-def _finished(take: Take, language: str, *, autoplay: bool) -> tuple[Any, Any, str]:
-    """Finished file, download and status."""
-    path = str(take.path)
-    return (
-        gr.update(value=path, autoplay=autoplay),
-        gr.update(value=path, interactive=True),
-        _facts(take, language),
-    )
-
-
-def _facts(take: Take, language: str) -> str:
-    facts = say("facts", language).format(
-        first=take.first_audio, duration=take.duration, rtf=take.real_time_factor, seed=take.seed
-    )
-    note = warn(take.warnings, language)
-    return f"{facts}\n\n{note}" if note else facts
+def _shown_seed(seed: int, kept: bool) -> Any:
+    return gr.skip() if kept else seed

@@ -11,6 +11,7 @@ import numpy as np
 from inference.frontend.audio import decode_audio
 from inference.types import SynthesisError
 from webui.page.texts import explain, say
+from webui.page.verdict import sentence_html
 
 # By kind for phones, by ending for systems that know no kind of a file; some hold sound only.
 FILE_TYPES = [
@@ -38,10 +39,10 @@ def video_button(elem_id: str) -> gr.UploadButton:
 
 
 def sound_of_video(path: str | None, language: str) -> tuple[Any, str]:
-    """(value of the audio box, status line): its sound as 16-bit mono, or a sentence about what is wrong."""
+    """(value of the audio box, HTML about it): its sound as 16-bit mono, or a sentence about what is wrong."""
     try:
         clip = decode_audio(Path(path or ""))
     except SynthesisError as error:
-        return gr.skip(), f"⚠️ {explain(error, language)}"
+        return gr.skip(), sentence_html(f"⚠️ {explain(error, language)}", "bad")
     pcm = (np.clip(clip.samples, -1.0, 1.0) * 32767).astype(np.int16)
     return gr.update(value=(clip.sample_rate, pcm)), ""

@@ -1,0 +1,91 @@
+"""What a browser has had made: its own, kept across restarts, gone when deleted."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from inference.types import RequestError
+from webui.history import History
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / ".studio" / "history.sqlite3", tmp_path)
+
+
+def add(history: History, folder: Path, visitor: str, name: str, **given: object) -> int:
+    (folder / name).write_bytes(b"sound")
+    facts = {"mode": "clone", "text": "Hello.", "seed": 7, "duration": 1.5, **given}
+    return history.add(visitor, folder / name, **facts)  # type: ignore[arg-type]
+
+
+def test_the_newest_comes_first_with_all_its_facts(history: History, tmp_path: Path) -> None:
+    add(history, tmp_path, "ann", "1.wav")
+    settings = {"text": "你好", "speed": 1.25, "voice": None}
+    add(history, tmp_path, "ann", "2.wav", voice="小美", seed=2**63 - 1, settings=settings)
+    newest, oldest = history.takes("ann")
+    assert (newest.path, newest.voice, newest.seed) == (tmp_path / "2.wav", "小美", 2**63 - 1)
+    assert newest.settings == settings and newest.created >= oldest.created
+    assert (oldest.mode, oldest.text, oldest.duration, oldest.settings) == ("clone", "Hello.", 1.5, {})
+
+
+def test_nobody_sees_or_deletes_what_is_another_s(history: History, tmp_path: Path) -> None:
+    mine = add(history, tmp_path, "ann", "1.wav")
+    assert history.takes("bob") == [] and history.takes("") == []
+    for visitor in ("bob", ""):
+        for act in (history.find, history.delete):
+            with pytest.raises(RequestError) as raised:
+                act(visitor, mine)
+            assert raised.value.code == "take_unknown"
+    assert history.clear("bob") == 0
+    assert history.find("ann", mine).path.exists()
+
+
+def test_takes_without_an_owner_belong_to_nobody(history: History, tmp_path: Path) -> None:
+    number = add(history, tmp_path, "", "1.wav")
+    assert history.takes("") == []
+    with pytest.raises(RequestError):
+        history.find("", number)
+
+
+def test_deleting_removes_the_sound(history: History, tmp_path: Path) -> None:
+    first, second = (add(history, tmp_path, "ann", f"{number}.wav") for number in (1, 2))
+    history.delete("ann", first)
+    assert [take.id for take in history.takes("ann")] == [second]
+    assert not (tmp_path / "1.wav").exists()
+    assert history.clear("ann") == 1 and not (tmp_path / "2.wav").exists() and history.takes("ann") == []
+
+
+def test_what_the_retention_removed_is_not_shown_and_then_forgotten(history: History, tmp_path: Path) -> None:
+    gone, there = (add(history, tmp_path, "ann", f"{number}.wav") for number in (1, 2))
+    (tmp_path / "1.wav").unlink()
+    assert [take.id for take in history.takes("ann")] == [there]
+    with pytest.raises(RequestError):
+        history.find("ann", gone)
+    assert history.forget() == 1 and history.forget() == 0
+
+
+def test_it_outlives_a_restart(history: History, tmp_path: Path) -> None:
+    add(history, tmp_path, "ann", "1.wav")
+    history.close()
+    again = History(tmp_path / ".studio" / "history.sqlite3", tmp_path)
+    assert len(again.takes("ann")) == 1
+    assert add(again, tmp_path, "ann", "2.wav") > 1  # numbers are not given twice
+
+
+def test_a_broken_file_is_an_error_and_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "history.sqlite3"
+    file.write_bytes(b"this is no database " * 100)
+    with pytest.raises(sqlite3.Error):
+        History(file, tmp_path)
+    assert file.read_bytes().startswith(b"this is no")
+
+
+def test_only_so_many_are_shown(history: History, tmp_path: Path) -> None:
+    numbers = [add(history, tmp_path, "ann", f"{number}.wav") for number in range(5)]
+    assert [take.id for take in history.takes("ann", most=2)] == numbers[:-3:-1]
