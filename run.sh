@@ -18,7 +18,7 @@ usage() {
 ./run.sh [flags]              start the studio on http://127.0.0.1:7860
                               Without --model-dir the public model is fetched (3.1 GB) if a hub can be reached, else the
                               small bundled one is taken; --model-dir assets/nano takes the small one at once.
-./run.sh synthesize|check|download …
+./run.sh synthesize|check|download|build-engines …
                               the command line; `./run.sh synthesize --help` tells more
 ./run.sh test [pytest flags]  run the tests
 ./run.sh install [--dev]      only prepare .venv
@@ -152,7 +152,7 @@ main() {
         install_dev
         exec "$VENV/bin/python" -m pytest "${@:2}"
         ;;
-    synthesize | check | download)
+    synthesize | check | download | build-engines)
         install
         exec "$VENV/bin/python" -m inference "$@"
         ;;

@@ -1,4 +1,4 @@
-"""The command line: speak a text, check a model folder, download the public weights."""
+"""The command line: speak a text, check a model folder, download the public weights, build engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 1 the engine failed, 2 the request or the model folder cannot be used."""
     args = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    commands = {"synthesize": synthesize, "check": check, "download": download}
+    commands = {"synthesize": synthesize, "check": check, "download": download, "build-engines": engines}
     try:
         return commands[args.command](args)
     except (RequestError, CheckpointError) as error:
@@ -58,6 +58,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     loading.add_argument("--to", type=Path, default=None, help="folder (default: weights/CosyVoice2-0.5B)")
     loading.add_argument("--hub", default="auto", help="auto, modelscope or huggingface: which to try first")
+    from inference.build_engines import add_arguments
+
+    building = commands.add_parser(
+        "build-engines", help="build TensorRT engines ahead, choose the fastest backends", allow_abbrev=False
+    )
+    add_arguments(building)
     return parser
 
 
@@ -90,7 +96,8 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--stream", action="store_true", help="make the sound in small pieces, the first one early")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     add("--precision", default="auto", help="auto, fp32, fp16 or bf16")
-    add("--vocoder-backend", default="auto", help="auto, torch, channels_last or onnxruntime; for the CPU")
+    add("--vocoder-backend", default="auto", help="auto, torch, channels_last or onnxruntime")
+    add("--flow-backend", default="auto", help="auto, torch or onnxruntime")
     add("--out", type=Path, required=True, help="the WAV file to write")
 
 
@@ -152,6 +159,7 @@ def synthesize(args: argparse.Namespace) -> int:
         precision=args.precision,
         lexicon=lexicon,
         vocoder_backend=args.vocoder_backend,
+        flow_backend=args.flow_backend,
     )
     loaded = time.perf_counter() - started
     chunks = list(engine.synthesize(request))
@@ -211,6 +219,13 @@ def check(args: argparse.Namespace) -> int:
     print("\n".join(describe_folder(args.folder)))
     print("The folder is complete.")
     return 0
+
+
+def engines(args: argparse.Namespace) -> int:
+    """Build what is missing and remember what is fastest here."""
+    from inference.build_engines import build_engines
+
+    return build_engines(args)
 
 
 def download(args: argparse.Namespace) -> int:

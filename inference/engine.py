@@ -35,8 +35,8 @@ class CosyVoice:
 
     `device`: "auto", "cpu", "cuda" or "cuda:N"; `precision`: "auto", "fp32", "fp16" or "bf16" (half precision on CUDA
     only, given up for a module that fails its self-test); `threads`: CPU threads of the ONNX networks; `lexicon`: a
-    file with the user's readings of words (see `inference.frontend.lexicon`); `vocoder_backend`: see
-    `inference.runtime.backends`.
+    file with the user's readings of words (see `inference.frontend.lexicon`); `vocoder_backend` and `flow_backend`:
+    see `inference.runtime.backends`.
     Raises `CheckpointError` for an unusable folder and `RequestError` for an unknown device, precision or backend and
     an unusable lexicon.
     """
@@ -49,9 +49,10 @@ class CosyVoice:
         threads: int = 1,
         lexicon: str | Path | None = None,
         vocoder_backend: str = "auto",
+        flow_backend: str = "auto",
     ) -> None:
         words = None if lexicon is None else read_lexicon(Path(lexicon))
-        models = load_models(model_dir, device, precision, threads, words, vocoder_backend)
+        models = load_models(model_dir, device, precision, threads, words, vocoder_backend, flow_backend)
         self.device = models.device
         self.config = models.config
         self.sample_rate = models.config.sample_rate

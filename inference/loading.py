@@ -16,9 +16,10 @@ from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
 from inference.models.language_model import LanguageModel
 from inference.models.vocoder import Vocoder
-from inference.runtime.backends import check_backend, install_spectrum_backend
+from inference.runtime.backends import VELOCITY_BACKENDS, check_backend, install_spectrum_backend
 from inference.runtime.precision import choose_device, choose_dtype, with_precision
 from inference.runtime.self_test import probe_flow, probe_language_model
+from inference.runtime.velocity_backends import install_velocity_backend
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,17 @@ def load_models(
     threads: int = 1,
     lexicon: Lexicon | None = None,
     vocoder_backend: str = "auto",
+    flow_backend: str = "auto",
 ) -> LoadedModels:
     """Load a folder; half precision is given up for a module that fails its self-test.
 
-    `threads`: CPU threads of the ONNX networks; `lexicon`: the user's readings of words; `vocoder_backend`: see
-    `backends`. Raises `CheckpointError` for an unusable folder and `RequestError` for an unknown device, precision or
+    `threads`: CPU threads of the ONNX networks; `lexicon`: the user's readings of words; `vocoder_backend` and
+    `flow_backend`: see `backends`.
+    Raises `CheckpointError` for an unusable folder and `RequestError` for an unknown device, precision or
     backend.
     """
     check_backend(vocoder_backend)
+    check_backend(flow_backend, VELOCITY_BACKENDS, "flow")
     chosen = choose_device(device)
     dtype = choose_dtype(precision, chosen)
     if chosen.type == "cuda":
@@ -66,6 +70,7 @@ def load_models(
         torch.backends.cudnn.deterministic = True
     folder = load_folder(Path(model_dir), device=str(chosen))
     installed = install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
+    install_velocity_backend(folder.flow, flow_backend, threads=threads)
     voices = VoicePreparer(
         folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(chosen)
     )

@@ -23,6 +23,7 @@ class WorkerSettings:
     device: str
     precision: str
     vocoder_backend: str
+    flow_backend: str
     concurrency: int
     lanes: LaneSettings | None
     low_memory: bool
@@ -160,6 +161,9 @@ class WorkerStats:
     wave_items: int = 0
     voice_hits: int = 0  # clips that were known already, and those that were not
     voice_misses: int = 0
+    vocoder_backend: str = "torch"  # in use, as is the flow's
+    flow_backend: str = "torch"
+    backend_failures: int = 0  # backends that were given up for torch
 
 
 @dataclass(frozen=True)

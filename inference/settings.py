@@ -39,6 +39,19 @@ _CPU_FLOW_CACHE = GIB // 2  # a minute of the bundled model's sound
 
 
 @dataclass(frozen=True)
+class BackendSettings:
+    """What computes the vocoder's convolutions and the flow's velocity on CUDA: names of `runtime.backends`.
+
+    `model_dir` is what a background build of engines loads; without one none is started.
+    """
+
+    vocoder: str = "torch"
+    flow: str = "torch"
+    model_dir: str | None = None
+    precision: str = "auto"
+
+
+@dataclass(frozen=True)
 class LaneSettings:
     """What one worker's two lanes may use.
 
@@ -46,7 +59,7 @@ class LaneSettings:
     and speech); `prefill_tokens`: prompt symbols taken in between two decode steps; `max_batch`: segments or chunks of
     one token-to-wave batch; `max_batch_frames`: mel frames of it, prompt and padding included; `flow_cache_bytes`:
     what the streams' pages may grow to, 0 for none; `graphs`: capture CUDA graphs; `compile`: use torch.compile;
-    `threads`: CPU threads of the token-to-wave lane.
+    `threads`: CPU threads of the token-to-wave lane; `backends`: on CUDA.
     """
 
     slots: int = 8
@@ -58,6 +71,7 @@ class LaneSettings:
     graphs: bool = False
     compile: bool = False
     threads: int = 1
+    backends: BackendSettings = BackendSettings()
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,8 @@ class PoolSettings:
     devices: tuple[str, ...] = ("auto",)
     lexicon: Path | None = None  # the user's readings of words
     precision: str = "auto"
-    vocoder_backend: str = "auto"  # on the CPU: see `runtime.backends`
+    vocoder_backend: str = "auto"  # see `runtime.backends`
+    flow_backend: str = "auto"
     max_workers: int = 0
     concurrency: int = 0
     queue_size: int = 32

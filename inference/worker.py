@@ -147,8 +147,9 @@ class _Worker:
             threads=max(1, each),
             lexicon=words,
             vocoder_backend=chosen.vocoder_backend,
+            flow_backend=chosen.flow_backend,
         )
-        lanes = chosen.lanes or self._lanes_for(models)
+        lanes = self._with_backends(chosen.lanes or self._lanes_for(models))
         build_kernels(models.language_model, models.flow, models.vocoder, lanes, self._tell_progress)
         self._outbox.put(Loading("warming up"))
         scheduler = Scheduler(
@@ -187,6 +188,18 @@ class _Worker:
     def _tell_progress(self, stage: str) -> None:
         logger.info("%s (%.1f s)", stage, time.perf_counter() - self._begun)
         self._outbox.put(Loading(stage))
+
+    def _with_backends(self, lanes: LaneSettings) -> LaneSettings:
+        """On the CPU the models themselves have theirs (`load_models`)."""
+        from inference.settings import BackendSettings
+
+        chosen = self._settings
+        if not chosen.device.startswith("cuda"):
+            return lanes
+        names = BackendSettings(
+            chosen.vocoder_backend, chosen.flow_backend, chosen.model_dir, chosen.precision
+        )
+        return replace(lanes, backends=names)
 
     def _lanes_for(self, models: LoadedModels) -> LaneSettings:
         import torch
@@ -272,6 +285,7 @@ class _Worker:
 
     def _stats(self) -> WorkerStats:
         from inference.devices import allocated_memory, process_memory
+        from inference.runtime.backend_report import REPORT
 
         scheduler = self._scheduler
         stats = WorkerStats() if scheduler is None else scheduler.stats()
@@ -279,6 +293,9 @@ class _Worker:
             stats,
             memory_bytes=process_memory(),
             device_bytes=allocated_memory(self._settings.device) if scheduler else 0,
+            vocoder_backend=REPORT.used().get("vocoder", "torch"),
+            flow_backend=REPORT.used().get("flow", "torch"),
+            backend_failures=REPORT.failures,
         )
 
     def _in_thread(self, work: Any) -> None:

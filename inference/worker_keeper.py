@@ -165,6 +165,7 @@ class WorkerKeeper:
             device=place.device,
             precision=chosen.precision,
             vocoder_backend=chosen.vocoder_backend,
+            flow_backend=chosen.flow_backend,
             concurrency=chosen.concurrency,
             lanes=chosen.lanes,
             low_memory=chosen.low_memory,

@@ -21,6 +21,12 @@ def _fixed_seeds() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _graphs_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Graphs, engines and choices of the tests' networks; workers inherit it.
+    os.environ["COSYVOICE_GRAPHS"] = str(tmp_path_factory.mktemp("graphs"))
+
+
 @pytest.fixture(autouse=True)
 def _exact_float32() -> None:
     # SPEC 8: parity needs TF32 off; torch turns it on for convolutions by itself.

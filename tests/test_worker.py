@@ -29,6 +29,7 @@ from inference.protocol import (
     Speak,
     WorkerSettings,
 )
+from inference.runtime.backends import CPU_SPECTRUM
 from inference.supervision import WorkerProcess
 from inference.types import CheckpointError, EngineError
 from tests.engine_support import CLIP, GOOD, LONG_TEXT, REQUESTS
@@ -48,6 +49,7 @@ def settings_for_test(folder: Path) -> WorkerSettings:
         device="cpu",
         precision="auto",
         vocoder_backend="auto",
+        flow_backend="auto",
         concurrency=4,
         lanes=LANES,
         low_memory=False,
@@ -108,6 +110,8 @@ def test_a_worker_serves_and_leaves_when_told(random_model_dir: Path, worker: Pa
     worker.speak(3, LONG_STREAM)
     worker.listener.wait_for_chunk(3)
     beats = [message.stats for message in worker.others if isinstance(message, Heartbeat)]
+    assert beats[-1].vocoder_backend in CPU_SPECTRUM
+    assert (beats[-1].flow_backend, beats[-1].backend_failures) == ("torch", 0)
     assert beats[-1].finished == 1 and beats[-1].memory_bytes > 50e6 and beats[-1].lane_bytes > 0
     os.kill(worker.process.pid, signal.SIGTERM)
     eventually(lambda: _refused(worker))

@@ -123,8 +123,13 @@ class Options:
     )
     vocoder_backend: str = _option(
         "auto",
-        "what runs the vocoder's convolutions on the CPU; auto is the fastest that passes its self-test",
-        choices=("auto", "torch", "channels_last", "onnxruntime"),
+        "what runs the vocoder's convolutions; auto is the fastest that passes its self-test here",
+        choices=("auto", "torch", "channels_last", "onnxruntime", "compiled", "triton", "tensorrt"),
+    )
+    flow_backend: str = _option(
+        "auto",
+        "what runs the flow's network; auto as above",
+        choices=("auto", "torch", "onnxruntime", "compiled", "triton", "tensorrt"),
     )
     max_workers: int = _option(
         0,

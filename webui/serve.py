@@ -74,6 +74,7 @@ def _make_pool(options: Options, folder: Path, words: Path | None) -> WorkerPool
         devices=tuple(name.strip() for name in options.device.split(",")),
         precision=options.precision,
         vocoder_backend=options.vocoder_backend,
+        flow_backend=options.flow_backend,
         max_workers=options.max_workers,
         concurrency=options.concurrency_count,
         queue_size=options.queue_size,

@@ -59,6 +59,8 @@ class FlowModel(nn.Module):
     def __init__(self, cfg: FlowConfig) -> None:
         super().__init__()
         self.cfg = cfg
+        # Evaluates the velocity network of `inference`, which it has copies of (see `runtime.backends`).
+        self.backend: VelocityBackend | None = None
         self.input_embedding = nn.Embedding(cfg.vocab_size, cfg.input_size)
         self.spk_embed_affine_layer = nn.Linear(cfg.speaker_dim, cfg.mel_bins)
         self.encoder = FlowEncoder(cfg.encoder, cfg.pre_lookahead, cfg.token_mel_ratio)
@@ -139,7 +141,7 @@ class FlowModel(nn.Module):
         tokens (B, N), prompt_tokens (B, P) int; prompt_mel (B, F, 80) log-mel at 50 frames a second; speaker (B, 192);
         the three lengths (B,), best on the CPU (elsewhere they cost one wait for the device).
         `streaming` takes block-causal masks, `finalize` says that no more tokens follow (SPEC 5.3). `backend` evaluates
-        the velocity network, this module's own by default.
+        the velocity network: by default `self.backend`, else the module itself.
         Returns mel (B, 80, M) float32 with zeros behind each item's end, and its frame counts (B,) on the CPU.
         Raises what `plan` raises.
         """
@@ -148,7 +150,7 @@ class FlowModel(nn.Module):
             plan, tokens, prompt_tokens, prompt_lens, prompt_mel, speaker, streaming, finalize
         )
         mel = solve(
-            backend or self.decoder.estimator,
+            backend or self.backend or self.decoder.estimator,
             conditions,
             steps=self.cfg.n_timesteps,
             cfg_rate=self.cfg.cfg_rate,

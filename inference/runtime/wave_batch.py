@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from inference.faults import as_request_error, is_device_fault, is_out_of_memory
+from inference.runtime.backend_plan import WaveBackends
 from inference.runtime.flow_block import send
 from inference.runtime.mel_speed import MelSpeed
 from inference.runtime.packed_flow import FlowJob, PackedFlow
@@ -69,6 +70,9 @@ class BatchedWave:
         self._on_memory = on_memory
         self.flow = self._packed_flow()
         self.vocoder = self._packed_vocoder(generator_dtype)
+        self.backends = WaveBackends(settings)
+        if self.flow.device.type == "cuda":
+            self.vocoder = self.backends.attach(self.flow, self.vocoder, models.vocoder)
         self.paged = self._paged_flow()
 
     # ------------------------------------------------------------------------------------------------ models
@@ -145,6 +149,7 @@ class BatchedWave:
     @torch.inference_mode()
     def start(self, works: Sequence[Work]) -> Running:
         """Begin a batch: all of its work is on its way to the device. Raises device faults only."""
+        self.vocoder = self.backends.poll() or self.vocoder
         running = Running(works, Marks(self.flow.device))
         for work in works:
             work.overflow, work.mel, work.pcm = "", None, None
@@ -315,10 +320,12 @@ class BatchedWave:
         if "flow" in stages and self._models.flow.encoder_proj.weight.dtype != torch.float32:
             self._models.give_up_half()
             self.flow = self._packed_flow()
+            self.backends.detach("flow")
             self.paged = self._paged_flow()  # other streams' caches belong to the old one
             hope = True
         if "vocoder" in stages and self.vocoder.dtype != torch.float32:
             logger.warning("The vocoder overflowed in half precision; it runs in float32 from now on.")
             self.vocoder = self._packed_vocoder(torch.float32)
+            self.backends.detach("vocoder")
             hope = True
         return hope

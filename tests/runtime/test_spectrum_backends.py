@@ -66,7 +66,7 @@ def test_channels_last_equals_modules_on_the_bundled_model() -> None:
     vocoder = load_folder(BUNDLED, device="cpu").vocoder
     mel, source = _inputs(vocoder, 60, 1)
     expected = vocoder.decode(mel, source)
-    assert install_spectrum_backend(vocoder) == "channels_last"
+    assert install_spectrum_backend(vocoder, "channels_last") == "channels_last"
     assert (vocoder.decode(mel, source) - expected).abs().max() <= ERROR_BOUND
 
 
@@ -76,14 +76,14 @@ def test_padded_items_go_the_plain_way() -> None:
     mel = speechlike_mel(12, 2)
     lengths = torch.tensor([12, 5])
     expected, _ = vocoder(mel, lengths)
-    install_spectrum_backend(vocoder)
+    install_spectrum_backend(vocoder, "channels_last")
     found, _ = vocoder(mel, lengths)
     assert torch.equal(found, expected)
 
 
 def test_gradients_flow_past_a_backend() -> None:
     vocoder = _vocoder()
-    install_spectrum_backend(vocoder)
+    install_spectrum_backend(vocoder, "channels_last")
     mel = speechlike_mel(4).requires_grad_()
     vocoder.decode(mel, torch.zeros(1, 1, 4 * vocoder.cfg.hop)).sum().backward()
     assert mel.grad is not None and mel.grad.abs().max() > 0
@@ -92,7 +92,7 @@ def test_gradients_flow_past_a_backend() -> None:
 @torch.inference_mode()
 def test_stream_with_a_backend_sounds_as_without() -> None:
     plain, fast = _vocoder(), _vocoder()
-    assert install_spectrum_backend(fast) == "channels_last"
+    assert install_spectrum_backend(fast, "channels_last") == "channels_last"
     mel = speechlike_mel(60)
     sounds = []
     for vocoder in (plain, fast):
@@ -105,7 +105,7 @@ def test_stream_with_a_backend_sounds_as_without() -> None:
 # ----------------------------------------------------------------------------------------------- choosing
 def test_torch_means_no_backend() -> None:
     vocoder = _vocoder()
-    install_spectrum_backend(vocoder)
+    install_spectrum_backend(vocoder, "channels_last")
     assert install_spectrum_backend(vocoder, "torch") == "torch"
     assert vocoder.backend is None
 
@@ -153,7 +153,7 @@ def test_unsound_backend_gives_way_to_torch(
     monkeypatch.setattr(backends, "ChannelsLast", broken)
     vocoder = _vocoder()
     with caplog.at_level(logging.WARNING):
-        assert install_spectrum_backend(vocoder) == "torch"
+        assert install_spectrum_backend(vocoder, "channels_last") == "torch"
     assert vocoder.backend is None
     assert "channels_last" in caplog.text
 

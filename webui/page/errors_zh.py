@@ -23,7 +23,7 @@ ERRORS_ZH: dict[str, str] = {
     "source_silent": "待转换的录音没有声音。",
     "file_not_found": "找不到 {file}。",
     "unknown_precision": "不认识精度 {precision!r}。",
-    "unknown_backend": "不认识声码器后端 {backend!r}。",
+    "unknown_backend": "不认识后端 {backend!r}。",
     "unknown_device": "这台机器用不了设备 {device!r}；请改用 cpu 或 auto。",
     "lexicon_unreadable": "读不了词典文件 {file}；它必须存在，并且是 UTF-8 文本。",
     "lexicon_bad_line": "词典 {file} 的第 {line} 行不是“词 = 读法”的形式。",
