@@ -139,6 +139,9 @@ check_flags() {
     "$python" -m webui.flags --check "$@" || exit
 }
 
+# A test's workers and browser take a gigabyte or two.
+test_processes() { if [ "$(nproc 2>/dev/null || echo 2)" -gt 3 ]; then echo 4; else echo 2; fi; }
+
 install() { install_requirements .stamp requirements.txt; }
 install_dev() { install_requirements .stamp-dev requirements.txt requirements-dev.txt; }
 
@@ -150,7 +153,7 @@ main() {
         ;;
     test)
         install_dev
-        exec "$VENV/bin/python" -m pytest "${@:2}"
+        exec "$VENV/bin/python" -m pytest -n "$(test_processes)" --dist loadgroup "${@:2}"
         ;;
     synthesize | check | download | build-engines)
         install

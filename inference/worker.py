@@ -171,6 +171,8 @@ class _Worker:
             progress=self._tell_progress,
         )
         scheduler.start()
+        if on_cuda:
+            torch.cuda.empty_cache()  # self-tests and first runs leave gigabytes of blocks behind that nobody will use
         self._scheduler = scheduler
         self._outbox.put(
             Ready(

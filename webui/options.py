@@ -15,7 +15,7 @@ from typing import Any, cast
 PREFIX = "COSYVOICE_"
 PUBLIC_REQUESTS, PUBLIC_RATE = 8, 60
 # Read from the environment elsewhere; they are no flags.
-OTHER_VARIABLES = ("VENV", "BENCH_SPEECH_TOKENS", "GOLDEN_DIR", "TEST_MODEL_DIR")
+OTHER_VARIABLES = ("VENV", "GRAPHS", "BENCH_SPEECH_TOKENS", "GOLDEN_DIR", "TEST_MODEL_DIR")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Options:
         shown_default=f"{PUBLIC_RATE} where others can reach the studio",
     )
 
-    # API (A1)
+    # API
     api: bool = _option(
         True, "leave out the API (/v1, /docs, /metrics); /health and /ready stay", switch=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import dataclasses
 import logging
 import math
 from collections.abc import Callable
@@ -273,10 +274,10 @@ def test_unknown_flow_backend() -> None:
 
 
 def test_flags_name_all_backends() -> None:
-    """The parser has them as plain words, since it must not import torch."""
-    import app
+    """The options have them as plain words, since they must not import torch."""
+    from webui.options import Options
 
-    choices = {action.dest: action.choices for action in app.build_parser()._actions}
+    choices = {field.name: field.metadata["flag"].choices for field in dataclasses.fields(Options)}
     assert choices["vocoder_backend"] == backends.SPECTRUM_BACKENDS
     assert choices["flow_backend"] == backends.VELOCITY_BACKENDS
 

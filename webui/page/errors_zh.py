@@ -108,7 +108,8 @@ ERRORS_ZH: dict[str, str] = {
     "download_busy": "另一个程序正在向 {folder} 下载模型。",
     "download_no_hub": "连不上任何下载站点（{reasons}）。",
     "download_failed": "{file} 下载失败；请再运行一次下载命令，会从中断处继续。",
-    # Visitors, history and batches (S2).
+    "paged_flow_unavailable": "这台设备不能使用流式合成的加速内核。",
+    # Visitors, history and batches.
     "auth_unusable": "--auth 的 {entry} 既不是“用户名:密码”，也不是每行一个这种内容的文件。",
     "visitor_busy": "您已有 {limit} 个请求在进行中，达到上限；请等其中一个结束。",
     "visitor_rate": "您在一分钟内已请求 {limit} 次，达到上限；请 {seconds} 秒后再试。",
