@@ -116,8 +116,8 @@ def test_history_replays_reuses_and_deletes_what_is_mine(
     open_tab(visitor, "history")
     page.locator("#history-reuse").click(timeout=USABLE_MS)
     page.wait_for_function(
-        "document.querySelector('#cross_lingual-seed input').value === '4321'"
-        " && document.querySelector('#cross_lingual-text textarea').value === 'Good morning.'",
+        "document.querySelector('#cross_lingual-seed input')?.value === '4321'"
+        " && document.querySelector('#cross_lingual-text textarea')?.value === 'Good morning.'",
         timeout=USABLE_MS,
     )
     assert page.locator("#cross_lingual-text textarea").is_visible()
