@@ -153,7 +153,7 @@ main() {
         ;;
     test)
         install_dev
-        exec "$VENV/bin/python" -m pytest -n "$(test_processes)" --dist loadgroup "${@:2}"
+        exec "$VENV/bin/python" -m pytest -n "$(test_processes)" --dist loadfile "${@:2}"
         ;;
     synthesize | check | download | build-engines)
         install

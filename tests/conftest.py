@@ -14,14 +14,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a hub
 torch.set_num_threads(1)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` a file's tests stay in one process, and so do all that drive a browser."""
-    for item in items:
-        browser = "browser" in item.path.parent.parts
-        item.add_marker(pytest.mark.xdist_group("browser" if browser else str(item.path)))
-
-
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
     random.seed(0)
