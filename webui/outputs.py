@@ -77,10 +77,6 @@ class Outputs:
             partial.unlink(missing_ok=True)
         raise AssertionError("names do not run out")
 
-    def owns(self, path: Path) -> bool:
-        """Whether that is a file of this folder."""
-        return path.parent.resolve() == self.folder.resolve() and path.is_file()
-
     def clean(self, now: float | None = None, spare: Iterable[Path] = ()) -> list[Path]:
         """Remove what is older than the retention says, then the oldest beyond its size; which files went.
 

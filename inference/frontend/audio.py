@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
 
-from inference.frontend.features import sinc_resample
 from inference.frontend.wav import read_wav_layout, read_wav_mono
 from inference.types import EngineError, FloatAudio, RequestError
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
 AudioInput = Path | str | bytes
 
+TOKENIZER_RATE = 16000  # Hz, for the speech tokenizer and the speaker encoder
 MAX_SECONDS = 300.0
 MAX_BYTES = 256 * 2**20
 MIN_RATE = 8000  # Hz
@@ -187,6 +186,10 @@ class _Collector:
         self._rate = self._rate or frame.sample_rate
         block = _mono(frame.to_ndarray(), frame.layout.nb_channels, frame.format.is_planar)
         if frame.sample_rate != self._rate:
+            import torch  # rarely needed, and the studio's own process does without it
+
+            from inference.frontend.features import sinc_resample
+
             block = sinc_resample(torch.from_numpy(block), frame.sample_rate, self._rate).numpy()
         self._total += len(block)
         _require_seconds(self._total / self._rate, self._max_seconds)

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inference.frontend.audio import TOKENIZER_RATE
 from inference.types import RequestError
 
-TOKENIZER_RATE = 16000  # Hz, for the speech tokenizer and the speaker encoder
 MEL_RATE = 24000  # Hz, for the flow model's mel
 
 _CPU = torch.device("cpu")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference.frontend.audio import Clip
-from inference.frontend.features import TOKENIZER_RATE
+from inference.frontend.audio import TOKENIZER_RATE, Clip
 from inference.frontend.loudness import FRAMES_PER_SECOND, Loudness, measure_loudness
 from inference.types import FloatAudio, ReferenceReport, RequestError
 

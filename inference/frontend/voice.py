@@ -13,10 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from inference.frontend.audio import MAX_BYTES, Clip, decode_audio
+from inference.frontend.audio import MAX_BYTES, TOKENIZER_RATE, Clip, decode_audio
 from inference.frontend.features import (
     MEL_RATE,
-    TOKENIZER_RATE,
     kaldi_fbank,
     log_mel_24k,
     sinc_resample,

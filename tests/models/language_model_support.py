@@ -46,12 +46,14 @@ def tiny_model(case: Case) -> LanguageModel:
     return load_model(config_of(case.meta), tiny_weights("llm.pt"))
 
 
-def random_model(seed: int = 0, layers: int = 2) -> LanguageModel:
+def random_model(
+    seed: int = 0, layers: int = 2, *, hidden: int = 32, intermediate: int = 64
+) -> LanguageModel:
     """A small model that needs no golden data; its distribution is peaky enough to end and to repeat."""
     cfg = LanguageModelConfig(
         vocab_size=50,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
         num_layers=layers,
         num_heads=4,
         num_kv_heads=2,

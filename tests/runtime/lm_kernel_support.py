@@ -9,30 +9,14 @@ from inference.models.config import LanguageModelConfig
 from inference.models.language_model import LanguageModel, rotary_table
 from inference.runtime.kv_cache import KvCache
 from inference.runtime.slot_table import ACTIVE, LENGTH, SlotRows
+from tests.models.language_model_support import random_model
 
 HEADS, KV_HEADS, SIZE = 6, 2, 32
 
 
 def kernel_model(seed: int = 0, layers: int = 2) -> LanguageModel:
     """Small, with heads as large as the kernels need; peaky enough to end and to repeat."""
-    cfg = LanguageModelConfig(
-        vocab_size=50,
-        hidden_size=128,
-        intermediate_size=96,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=2,
-        speech_token_size=40,
-    )
-    torch.manual_seed(seed)
-    model = LanguageModel(cfg).eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 2:
-            parameter.copy_(torch.randn_like(parameter) * (1.5 / parameter.shape[1] ** 0.5))
-        elif name.endswith("bias"):
-            parameter.copy_(torch.randn_like(parameter) * 0.1)
-    model.llm_decoder.bias[cfg.end_of_speech + 1 :] = -60.0
-    return model
+    return random_model(seed, layers, hidden=128, intermediate=96)
 
 
 class Slots:

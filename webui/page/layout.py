@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from html import escape
 from typing import Any
 
 import gradio as gr
 
 from inference.types import Mode
+from webui.page.batch_tab import BatchTab
 from webui.page.context import QUIET, PageContext, Translated
+from webui.page.history_tab import HistoryTab
 from webui.page.look import CSS
+from webui.page.monitor_tab import MonitorTab
+from webui.page.sharing_note import SharingNote
 from webui.page.tab import SynthesisTab
 from webui.page.texts import LANGUAGES, language_of, say
 from webui.page.voices_tab import VoicesTab, voice_choices
@@ -47,13 +49,14 @@ def build_page(
         context.keep(colours, value="colours")
         if notice:
             context.keep(gr.Markdown(say(notice, "zh"), elem_id="notice"), value=notice)
-        if (sharing := _optional("sharing_note", "SharingNote")) is not None:
-            sharing(context)
+        SharingNote(context)
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
             synthesis = {mode: SynthesisTab(context, mode) for mode in MODES}
             if studio.voices is not None:
                 VoicesTab(context)
-            _other_tabs(context, synthesis, tabs)
+            BatchTab(context)
+            HistoryTab(context, synthesis, tabs)
+            MonitorTab(context)
         _follow_the_library(context)
         _speak_the_language(page, context, heading, language)
     return page
@@ -83,21 +86,6 @@ def _heading(language: str) -> str:
         f'<div class="brand">{_LOGO}<div><h1>{escape(say("title", language))}</h1>'
         f"<p>{escape(say('tagline', language))}</p></div></div>"
     )
-
-
-def _optional(module: str, name: str) -> Any:
-    """A part of the page whose module may be left out of an installation."""
-    full = f"webui.page.{module}"
-    return getattr(importlib.import_module(full), name) if importlib.util.find_spec(full) else None
-
-
-def _other_tabs(context: PageContext, synthesis: dict[Mode, SynthesisTab], tabs: gr.Tabs) -> None:
-    if (batch := _optional("batch_tab", "BatchTab")) is not None:
-        batch(context)
-    if (history := _optional("history_tab", "HistoryTab")) is not None:
-        history(context, synthesis, tabs)
-    if (monitor := _optional("monitor_tab", "MonitorTab")) is not None:
-        monitor(context)
 
 
 # ---------------------------------------------------------------------------------------------- saved voices
