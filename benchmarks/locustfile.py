@@ -1,7 +1,7 @@
-"""Mixed users of the API for locust: are there errors, is every sound valid and its caller's own, is memory flat.
+"""Mixed users for locust: are there errors, is every sound valid and its caller's own, is memory flat.
 
     ./run.sh --model-dir assets/nano --visitor-rate 0 &
-    pip install locust        # in an environment of its own
+    pip install locust websocket-client        # in an environment of its own
     locust -f benchmarks/locustfile.py --headless -u 50 -r 5 -t 3m -H http://127.0.0.1:7860
 
 Ends with status 1 after any failure. 429 and 503 are none, if they say when to come again; the user then waits so long.
@@ -10,6 +10,7 @@ Who speaks is known by the seed and the text: the first answer to each is what a
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import threading
@@ -28,7 +29,7 @@ SEEDS = 4
 _first: dict[tuple[Any, ...], bytes] = {}
 _lock = threading.Lock()
 _voice_is_there = threading.Event()
-_memory: list[float] = []
+_memory: list[tuple[float, float]] = []  # bytes of the web process (the page's too) and of the workers
 _counts: Counter[str] = Counter()
 
 
@@ -45,13 +46,15 @@ def _save_a_voice(environment: Any, **_: Any) -> None:
 
 @events.test_stop.add_listener
 def _tell(environment: Any, **_: Any) -> None:
-    half = len(_memory) // 2
-    if half:
-        early, late = (sum(part) / len(part) / 2**20 for part in (_memory[:half], _memory[half:]))
-        print(
-            f"memory of web process and workers: {early:.0f} MB in the first half, {late:.0f} MB in the second"
-        )
-    print(f"{_counts['turned away']} times told to come again; {len(_first)} different sounds")
+    sixth = len(_memory) // 6
+    if sixth:
+        parts = [_memory[sixth * place : sixth * (place + 1)] for place in range(6)]
+        for place, name in enumerate(("web process", "workers")):
+            means = [sum(pair[place] for pair in part) / len(part) / 2**20 for part in parts]
+            shown = " → ".join(f"{mean:.0f}" for mean in means)
+            print(f"memory of {name}, MB, mean of each sixth of the time: {shown}")
+    print(f"{_counts['turned away']} times told to come again; {len(_first)} different sounds;")
+    print(f"{_counts['same']} answers held against the first of their kind")
     environment.process_exit_code = 1 if environment.stats.total.num_failures else 0
 
 
@@ -81,6 +84,58 @@ class Caller(HttpUser):
         self._speak(path, body, (path, text, seed))
 
     @task(2)
+    def talk(self) -> None:
+        """The WebSocket, with a text written word by word."""
+        from websocket import create_connection
+
+        text, seed = random.choice(TEXTS), random.randrange(SEEDS)
+        began, error, sound = time.time(), None, b""
+        try:
+            socket = create_connection(f"{self.host.replace('http', 'ws', 1)}/v1/stream", timeout=120)
+            socket.send(json.dumps({"type": "start", "voice": "locust", "seed": seed}))
+            for word in text.split():
+                socket.send(json.dumps({"type": "text", "text": word + " "}))
+            socket.send(json.dumps({"type": "end"}))
+            sound = self._listen(socket)
+            socket.close()
+            if sound:
+                self._compare(("talk", text, seed), sound)
+        except Exception as caught:
+            error = caught
+        events.request.fire(
+            request_type="WS",
+            name="/v1/stream",
+            response_time=1000 * (time.time() - began),
+            response_length=len(sound),
+            exception=error,
+            context={},
+        )
+
+    def _listen(self, socket: Any) -> bytes:
+        """A turn's sound; a piece for which there is no place is tried again."""
+        sound = b""
+        while True:
+            message = socket.recv()
+            if isinstance(message, bytes):
+                sound += message
+                continue
+            told = json.loads(message)
+            if told["type"] == "done":
+                return sound
+            if told["type"] == "error":
+                if not told["resumable"] or "retry_after" not in told:
+                    raise ValueError(message)
+                with _lock:
+                    _counts["turned away"] += 1
+                time.sleep(min(5.0, told["retry_after"]))
+                socket.send(json.dumps({"type": "resume"}))
+
+    @task(1)
+    def page(self) -> None:
+        """Opens the page, in the same process."""
+        self.client.get("/", name="page")
+
+    @task(2)
     def leave(self) -> None:
         """Closes the connection after the first bytes."""
         body = {"input": random.choice(TEXTS), "voice": "locust", "response_format": "pcm"}
@@ -108,7 +163,10 @@ class Caller(HttpUser):
         self.client.get("/ready")
         lines = self.client.get("/metrics").text.splitlines()
         names = ("process_resident_memory_bytes", "cosyvoice_worker_memory_bytes")
-        _memory.append(sum(float(line.split()[-1]) for line in lines if line.startswith(names)))
+        web, workers = (
+            sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names
+        )
+        _memory.append((web, workers))
 
     def _speak(self, path: str, body: dict[str, Any], key: tuple[Any, ...]) -> None:
         with self.client.post(path, json=body, catch_response=True) as answer:
@@ -119,14 +177,22 @@ class Caller(HttpUser):
                 return
             with wave.open(BytesIO(answer.content)) as file:
                 sound = file.readframes(10**9)
-            with _lock:
-                first = _first.setdefault(key, sound)
-            if len(sound) < 4800:
-                answer.failure("hardly any sound")
-            elif sound != first:
-                answer.failure(f"not the sound of {key}")
-            else:
+            try:
+                self._compare(key, sound)
                 answer.success()
+            except ValueError as error:
+                answer.failure(str(error))
+
+    @staticmethod
+    def _compare(key: tuple[Any, ...], sound: bytes) -> None:
+        """Raises ValueError for what is not the sound that `key` had before."""
+        with _lock:
+            first = _first.setdefault(key, sound)
+            _counts["same"] += first is not sound
+        if len(sound) < 4800:
+            raise ValueError("hardly any sound")
+        if sound != first:
+            raise ValueError(f"not the sound of {key}")
 
     def _turned_away(self, answer: Any) -> bool:
         if answer.status_code not in (429, 503):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import pickle
 import threading
+import time
+import weakref
 from dataclasses import replace
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -22,6 +24,7 @@ from inference.types import EngineError, RequestError, SynthesisError
 from inference.worker_keeper import News, WorkerKeeper, not_ready, stop
 
 _TICK = 0.25  # seconds between two looks at the workers
+_LOOKS = 10  # at the mailboxes, in the time that they may lie unread
 
 
 class Dispatcher:
@@ -40,6 +43,8 @@ class Dispatcher:
             settings, self._lock, on_news=self._on_news, on_loss=self._rescue, on_change=self._on_change
         )
         self._waiting = WaitingRoom()
+        self._known: weakref.WeakSet[Ticket] = weakref.WeakSet()  # as long as somebody holds its submission
+        self._next_look = 0.0
         self._keys = count(1)
         self._counters = PoolCounters()
         self._started = self._closing = self._closed = False
@@ -115,6 +120,7 @@ class Dispatcher:
                 self._count(refused=1)
                 raise busy(len(self._outstanding()))
             self._count(accepted=1)
+            self._known.add(ticket)
             return ticket
 
     def position(self, ticket: Ticket) -> int:
@@ -218,6 +224,19 @@ class Dispatcher:
         while self._collect():
             with self._lock:
                 self._keeper.look_after()
+                self._clear_unread()
+
+    def _clear_unread(self) -> None:
+        """Give up what is held by somebody who neither reads it nor closes it: nobody will."""
+        patience, now = self._settings.listener_timeout, time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + patience / _LOOKS
+        for ticket in list(self._known):
+            if ticket.mailbox.unread_for() > patience:
+                self.give_up(ticket)
+                ticket.mailbox.discard(_not_listening(patience))
+                self._known.discard(ticket)
 
     def _collect(self) -> bool:
         """Wait a moment for something abandoned. False when that is the pool."""
@@ -242,6 +261,14 @@ def busy(ahead: int) -> RequestError:
 def _pool_closed() -> EngineError:
     return EngineError(
         "pool_closed", "The server is shutting down and did not finish this request; try again later."
+    )
+
+
+def _not_listening(patience: float) -> EngineError:
+    return EngineError(
+        "not_listening",
+        f"Nobody took this request's sound for {patience:.0f} s; it was thrown away.",
+        seconds=round(patience),
     )
 
 

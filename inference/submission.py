@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -26,11 +27,28 @@ class Mailbox:
         self._error: BaseException | None = None
         self._changed = threading.Condition(threading.Lock())
         self._waiters: list[_Waiter] = []
+        self._touched = (
+            time.monotonic()
+        )  # when something was last taken, or there was something to take again
 
     def put(self, item: Any) -> None:
         with self._changed:
             if not self._closed:
+                if not self._items:
+                    self._touched = time.monotonic()
                 self._items.append(item)
+            self._wake()
+
+    def unread_for(self) -> float:
+        """Seconds for which items have lain here and nobody has taken any; 0 for an empty one."""
+        with self._changed:
+            return time.monotonic() - self._touched if self._items else 0.0
+
+    def discard(self, error: BaseException) -> None:
+        """Throw away what was not taken; whoever comes after all gets `error`."""
+        with self._changed:
+            self._items.clear()
+            self._closed, self._error = True, error
             self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -68,6 +86,7 @@ class Mailbox:
 
     def _take(self) -> Any:
         if self._items:
+            self._touched = time.monotonic()
             return self._items.popleft()
         raise self._error or EndOfItemsError
 

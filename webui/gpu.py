@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from webui.nvml import Nvml, NvmlError
+
 logger = logging.getLogger(__name__)
+
+_UNKNOWN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -26,58 +31,52 @@ class Gpu:
 class Gpus:
     """Reads all GPUs. The library is looked for at the first reading, once."""
 
-    def __init__(self) -> None:
-        self._nvml: Any = None
+    def __init__(self, load: Callable[[], Nvml] = Nvml) -> None:
+        self._load = load
+        self._nvml: Nvml | None = None
         self._looked = False
         self._lock = threading.Lock()
 
     def read(self) -> list[Gpu]:
         """All GPUs; empty without the library or a driver."""
         with self._lock:
-            if not self._looked:
-                self._looked, self._nvml = True, _load()
-            if self._nvml is None:
-                return []
             try:
-                return [self._one(index) for index in range(self._nvml.nvmlDeviceGetCount())]
-            except self._nvml.NVMLError as error:
-                logger.warning("The GPUs cannot be read: %s", error)
+                if not self._looked:
+                    self._looked = True
+                    self._nvml = self._load()
+                return [] if self._nvml is None else _all(self._nvml)
+            except NvmlError as error:
+                # Without a driver that is how it is; later it is not.
+                logger.log(logging.WARNING if self._nvml else logging.DEBUG, "No GPU can be read: %s", error)
                 return []
 
-    def _one(self, index: int) -> Gpu:
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        name = nvml.nvmlDeviceGetName(handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        power = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        temperature = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        unknown = float("nan")
-        return Gpu(
-            index=index,
-            name=name.decode() if isinstance(name, bytes) else str(name),
-            utilisation=rates.gpu / 100 if rates else unknown,
-            memory_used=float(memory.used) if memory else unknown,
-            memory_total=float(memory.total) if memory else unknown,
-            power=power / 1000 if power is not None else unknown,
-            temperature=float(temperature) if temperature is not None else unknown,
-        )
 
-    def _ask(self, question: Any, *arguments: Any) -> Any:
-        """The answer, or None for what this GPU does not tell."""
-        try:
-            return question(*arguments)
-        except self._nvml.NVMLError:
-            return None
+def _all(nvml: Nvml) -> list[Gpu]:
+    return [_one(nvml, index) for index in range(nvml.count())]
 
 
-def _load() -> Any:
+def _one(nvml: Nvml, index: int) -> Gpu:
+    handle = nvml.handle(index)
+    used, total = _told(nvml.memory, handle) or (_UNKNOWN, _UNKNOWN)
+    return Gpu(
+        index=index,
+        name=nvml.name(handle),
+        utilisation=_number(nvml.utilisation, handle),
+        memory_used=float(used),
+        memory_total=float(total),
+        power=_number(nvml.power, handle),
+        temperature=_number(nvml.temperature, handle),
+    )
+
+
+def _number(question: Callable[[Any], float], handle: Any) -> float:
+    found = _told(question, handle)
+    return _UNKNOWN if found is None else found
+
+
+def _told(question: Callable[[Any], Any], handle: Any) -> Any:
+    """The answer, or None for what this GPU does not tell."""
     try:
-        import pynvml
-    except ImportError:
+        return question(handle)
+    except NvmlError:
         return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver
-        return None
-    return pynvml

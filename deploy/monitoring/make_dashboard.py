@@ -95,7 +95,9 @@ GRAPHS: list[Row] = [
         [
             _now("cosyvoice_worker_up", "{{worker}} up"),
             _now("cosyvoice_worker_restarts_total", "{{worker}} restarts"),
+            _now("cosyvoice_worker_backend_failures_total", "{{worker}} backends given up"),
             _now("cosyvoice_worker_stalled_seconds", "{{worker}} stalled, s"),
+            _now("cosyvoice_worker_backend_failures_total", "{{worker}} backends given up"),
         ],
     ),
     (

@@ -136,7 +136,10 @@ class Access:
             return True  # damaged: closed
 
     def _closed(self) -> ApiError:
-        if self._logins.required or self._all_keys():
+        if self._logins.required:
+            message = "An API key (Authorization: Bearer <key>) or a user's name and password are needed."
+            return ApiError(401, "key_missing", message)
+        if self._all_keys():
             return ApiError(401, "key_missing", "An API key is needed: Authorization: Bearer <key>.")
         return ApiError(
             401,

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from inference.types import AudioChunk, EngineError, SynthesisRequest
 from webui.api.errors import ApiError, as_api_error, error_response
+from webui.api.patience import OutOfTimeError, in_time
 from webui.api.quota import Lease
 from webui.api.timestamps import estimated_words, subtitles
 from webui.api.writers import SoundWriter
@@ -200,8 +201,8 @@ async def _put(send: Send, data: bytes) -> None:
     if data:
         message = {"type": "http.response.body", "body": data, "more_body": True}
         try:
-            await asyncio.wait_for(send(message), STALL)
-        except (asyncio.TimeoutError, TimeoutError) as error:
+            await in_time(send(message), STALL)
+        except OutOfTimeError as error:
             raise _StalledError from error
 
 

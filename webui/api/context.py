@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import HTTPConnection
 
 from webui.api.access import Access, ApiCaller
+from webui.api.sessions import Sessions
 from webui.metrics import MeteredPool, Metrics
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class ApiContext:
     jobs: Any = None
     model: str = "cosyvoice2"
     started: float = field(default=0.0)  # seconds since the epoch
+    sessions: Sessions = field(default_factory=Sessions)
 
 
 def context_of(connection: HTTPConnection) -> ApiContext:

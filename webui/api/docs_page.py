@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from webui.api import stream_docs
 from webui.api.documents import ERRORS
 
 _STYLE = """
@@ -37,8 +38,22 @@ def docs_page(document: dict[str, Any]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])} API</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"<h1>{escape(info['title'])} API</h1><p>{_prose(info.get('description', ''))}</p>"
-        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{body}{errors}</body></html>'
+        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{body}{_stream()}{errors}</body></html>'
     )
+
+
+def _stream() -> str:
+    """The part about the WebSocket."""
+    schema = stream_docs.start_schema()
+    tables = (
+        _table(("from the client", ""), stream_docs.FROM_CLIENT),
+        f"<p>{_prose('Fields of `start`:')}</p>{_fields({'components': {'schemas': schema.get('$defs', {})}}, schema)}",
+        _table(("from the server", ""), stream_docs.FROM_SERVER),
+        _table(("closed with", ""), stream_docs.CLOSED),
+    )
+    head = "<b>WS</b><code>/v1/stream</code> Text that is still being written"
+    about = f"<p>{_prose(stream_docs.ABOUT)}</p>"
+    return f"<h2>WebSocket</h2><details><summary>{head}</summary>{about}{''.join(tables)}</details>"
 
 
 def _operation(document: dict[str, Any], path: str, method: str, operation: dict[str, Any]) -> str:
@@ -113,6 +128,6 @@ def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_prose(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>"

@@ -46,6 +46,8 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_NO_JSON = ("json_invalid", "model_attributes_type", "model_type")
+_HTTP_CODES = {413: "body_too_large"}
 DEFAULT_RETRY = 2  # seconds, where nothing better is known
 
 
@@ -141,7 +143,8 @@ def install_error_handlers(app: FastAPI) -> None:
             response = error_response(ApiError(405, "method_not_allowed", message))
             response.headers.update(error.headers or {})
             return response
-        return error_response(ApiError(error.status_code, "http_error", str(error.detail)))
+        code = _HTTP_CODES.get(error.status_code, "http_error")
+        return error_response(ApiError(error.status_code, code, str(error.detail)))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         faults = error.errors() if isinstance(error, RequestValidationError) else []
@@ -157,6 +160,10 @@ def install_error_handlers(app: FastAPI) -> None:
 def validation_error(faults: Any) -> ApiError:
     """422 that names the first field that is wrong."""
     for fault in faults:
+        if fault.get("type") in _NO_JSON:
+            return ApiError(
+                422, "invalid_request", "The body is no JSON object, or its Content-Type says so."
+            )
         where = ".".join(str(part) for part in fault.get("loc", ()) if part not in ("body", "query", "path"))
         message = str(fault.get("msg", "is wrong")).removeprefix("Value error, ")
         sentence = f"{where}: {message}" if where else message

@@ -8,7 +8,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from inference.logs import REQUEST_ID
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cosyvoice.api")
 
+_ID = "cosyvoice.request_id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _QUIET = ("/health", "/ready", "/metrics")
 MEGABYTE = 2**20
@@ -41,6 +42,37 @@ class BodyTooLargeError(HTTPException):
         super().__init__(413, f"The request is larger than {limit // MEGABYTE} MB.")
 
 
+def request_id_of(scope: Scope) -> str:
+    """The caller's own id of a request if it is a sensible one, else a new one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _SAFE_ID.fullmatch(given) else f"req_{secrets.token_hex(10)}"
+
+
+class RequestIds:
+    """ASGI middleware around everything: ids also for what never comes to the API, as the page or a CORS refusal."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(scope)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message.setdefault("headers", [])
+                MutableHeaders(scope=message).setdefault("x-request-id", request_id)
+            await send(message)
+
+        token = REQUEST_ID.set(request_id)
+        try:
+            await self._app({**scope, _ID: request_id}, receive, named)
+        finally:
+            REQUEST_ID.reset(token)
+
+
 class Guard:
     """ASGI application around the API's."""
 
@@ -49,8 +81,7 @@ class Guard:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _SAFE_ID.fullmatch(given) else f"req_{secrets.token_hex(10)}"
+        request_id = scope.get(_ID) or request_id_of(scope)
         token = REQUEST_ID.set(request_id)
         try:
             if scope["type"] == "http":

@@ -47,7 +47,7 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
         self._keys: list[ApiKey] = []
 
     def keys(self) -> list[ApiKey]:
@@ -58,7 +58,8 @@ class KeyFile:
             except FileNotFoundError:
                 self._seen, self._keys = None, []
                 return []
-            state = (found.st_mtime_ns, found.st_size)
+            # A new file each time: two changes may be within one tick of the clock, and of one size.
+            state = (found.st_mtime_ns, found.st_size, found.st_ino)
             if state != self._seen:
                 self._keys = _read(self.path)
                 self._seen = state

@@ -10,16 +10,20 @@ _CLAUSE = re.compile(r"[，、：]|[,:](?=\s)")
 _ENDED = re.compile(r"[。！？；…\n.!?;][”’」』）)\"'\]]*\s*$")
 _ABBREVIATION = re.compile(r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|approx)\.$")
 SHORTEST = 6  # letters; CJK characters count twice
-FIRST_CLAUSE = 14  # of the first piece, which may end at a comma so that it is heard soon
+CLAUSE = 14  # of a piece that may end at a comma, as its listener hears nothing
+HURRIED = 60  # after which such a piece ends between two words
 LONGEST = 240
 
 
 class PieceCutter:
-    """Takes text as it comes; `push` and `flush` give what can be spoken."""
+    """Takes text as it comes; `push`, `cut` and `flush` give what can be spoken.
+
+    `hungry` tells that the listener has nothing to hear: then the next piece may be a clause, or the beginning of a
+    sentence that is long in coming, so that sound comes while the sentence is still being written.
+    """
 
     def __init__(self) -> None:
         self._text = ""
-        self._first = True
 
     @property
     def rest(self) -> str:
@@ -31,41 +35,42 @@ class PieceCutter:
         """Whether the rest ends like a sentence, so that a pause of the writer may be taken for its end."""
         return bool(_ENDED.search(self._text)) and not _ABBREVIATION.search(self._text.rstrip())
 
-    def push(self, text: str) -> list[str]:
+    def push(self, text: str, hungry: bool = False) -> list[str]:
         """Add text; the pieces that it completes."""
         self._text += text
-        pieces = []
-        while (cut := self._next_cut()) is not None:
-            pieces += self._take(cut)
+        return self.cut(hungry)
+
+    def cut(self, hungry: bool = False) -> list[str]:
+        """The pieces that are complete; of a hungry listener the first one may be less than a sentence."""
+        pieces: list[str] = []
+        while (end := self._next_cut(hungry and not pieces)) is not None:
+            pieces += self._take(end)
         return pieces
 
     def flush(self) -> list[str]:
         """The rest, whether complete or not."""
-        pieces = self._take(len(self._text))
-        self._first = True
-        return pieces
+        return self._take(len(self._text))
 
     def _take(self, cut: int) -> list[str]:
         piece, self._text = self._text[:cut].strip(), self._text[cut:].lstrip(" \t")
-        if piece:
-            self._first = False
         return [piece] if piece else []
 
-    def _next_cut(self) -> int | None:
+    def _next_cut(self, hungry: bool) -> int | None:
         for match in _END.finditer(self._text):
             piece = self._text[: match.end()]
             if _weight(piece) >= SHORTEST and not _ABBREVIATION.search(piece):
                 return match.end()
-        if self._first:
+        if hungry:
             for match in _CLAUSE.finditer(self._text):
-                if _weight(self._text[: match.end()]) >= FIRST_CLAUSE:
+                if _weight(self._text[: match.end()]) >= CLAUSE:
                     return match.end()
-        return self._forced_cut() if _weight(self._text) > LONGEST else None
+        longest = HURRIED if hungry else LONGEST
+        return self._forced_cut(longest) if _weight(self._text) > longest else None
 
-    def _forced_cut(self) -> int:
+    def _forced_cut(self, longest: int) -> int:
         """Of a text without any stop: at the last clause or space that fits, else anywhere."""
         end = len(self._text)
-        while _weight(self._text[:end]) > LONGEST:
+        while _weight(self._text[:end]) > longest:
             end -= 1
         clauses = [match.end() for match in _CLAUSE.finditer(self._text[:end])]
         space = self._text.rfind(" ", 0, end)

@@ -59,6 +59,7 @@ class QuotaBook:
         self._now = now
         self._file = file
         self._saved = 0.0
+        self._unsaved = False
         self._lock = threading.Lock()
         self._uses: dict[str, _Use] = {}
         self._read()
@@ -131,8 +132,14 @@ class QuotaBook:
 
     def _count(self, use: _Use, quota: Quota, characters: int, now: float) -> None:
         use.characters += characters
-        if quota.characters_per_day and self._file and now >= self._saved + _SAVE_SECONDS:
-            self._saved = now
+        if quota.characters_per_day and characters:
+            self._unsaved = True
+            if now >= self._saved + _SAVE_SECONDS:
+                self._save(now)
+
+    def _save(self, now: float) -> None:
+        if self._file and self._unsaved:
+            self._saved, self._unsaved = now, False
             self._write(self._file)
 
     def _write(self, file: Path) -> None:
@@ -157,3 +164,4 @@ class QuotaBook:
     def _leave(self, use: _Use) -> None:
         with self._lock:
             use.running -= 1
+            self._save(self._now())

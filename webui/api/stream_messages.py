@@ -16,12 +16,17 @@ class _Message(BaseModel):
 
 
 class Start(_Message):
-    """The first message. `voice` (saved, or a preset) or `reference`, as in the other requests."""
+    """The first message. `voice` (saved, or a preset) or `reference`, as in the other requests; or `session`.
+
+    `session`: of a connection that broke, to go on with; `after`: the last piece of which all has been received.
+    """
 
     type: Literal["start"]
     api_key: Annotated[str, Field(max_length=200)] = ""  # for browsers, which can set no headers
     voice: Annotated[str, Field(max_length=60)] | None = None
     reference: Clip | None = None
+    session: Annotated[str, Field(max_length=60)] | None = None
+    after: Annotated[int, Field(ge=-1, le=2**31)] = -1
     transcript: Annotated[str, Field(max_length=MAX_MESSAGE_TEXT)] = ""
     instruction: Instruction = ""
     response_format: AudioFormat = "pcm"
@@ -31,7 +36,10 @@ class Start(_Message):
 
     @model_validator(mode="after")
     def _one_voice(self) -> Start:
-        if (self.reference is None) == (self.voice is None):
+        if self.session is not None:
+            if self.reference is not None or self.voice is not None:
+                raise ValueError("a session that goes on has its voice already")
+        elif (self.reference is None) == (self.voice is None):
             raise ValueError("give either a reference clip or a saved voice")
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ logger = logging.getLogger("cosyvoice.api")
 _AHEAD = 2  # pieces in the pool at once: the one that is heard and the next
 _SOUNDLESS = ("empty_text", "nothing_to_speak")
 MOST_WAITING = 20_000  # characters
+LEAD = 1.5  # seconds of sound ahead of the listener, below which he soon hears nothing
 
 
 class Listener(Protocol):
@@ -34,6 +36,7 @@ class _Piece:
     number: int
     text: str
     submission: Any = None
+    charged: bool = False  # once, however often it is tried
 
 
 class Turn:
@@ -49,7 +52,7 @@ class Turn:
         writer: SoundWriter,
         listener: Listener,
         charge: Callable[[int], None],
-        first_number: int = 0,
+        number: int = 0,
     ) -> None:
         self._pool = pool
         self._request = request
@@ -61,16 +64,31 @@ class Turn:
         self._news = asyncio.Event()
         self._ended = False
         self._decision: asyncio.Future[bool] | None = None
-        self.next_number = first_number
+        self._silent_at = 0.0  # when the listener will have heard all that was sent
+        self._told_seconds = 0.0
+        self.number = number
+        self.sent = -1  # the last piece of which all has been sent
 
-    def add(self, text: str) -> None:
-        """One more piece. Raises `ApiError("too_far_ahead")` when too much is waiting."""
+    @property
+    def making(self) -> bool:
+        """A piece is being made or waits for that, but not for the client's decision."""
+        return bool(self._started or self._waiting) and (self._decision is None or self._decision.done())
+
+    @property
+    def hungry(self) -> bool:
+        """Nothing is in work, and the listener has heard nearly all that was sent."""
+        return not (self._started or self._waiting) and self._silent_at - time.monotonic() < LEAD
+
+    def check_room(self, text: str) -> None:
+        """Raises `ApiError("too_far_ahead")` when too much is waiting to take `text` too."""
         if sum(len(piece.text) for piece in self._waiting) + len(text) > MOST_WAITING:
             raise ApiError(
                 429, "too_far_ahead", f"More than {MOST_WAITING} characters wait to be spoken.", retry_after=5
             )
-        self._waiting.append(_Piece(self.next_number, text))
-        self.next_number += 1
+
+    def add(self, number: int, text: str) -> None:
+        """One more piece."""
+        self._waiting.append(_Piece(number, text))
         self._news.set()
 
     def end(self) -> None:
@@ -90,8 +108,10 @@ class Turn:
         try:
             while (piece := await self._next()) is not None:
                 await self._speak(piece)
-            await self._listener.play(await self._writer.finish())
-            await self._listener.tell({"type": "done", "duration": round(self._writer.timeline.duration, 3)})
+            duration = round(self._writer.timeline.duration, 3)
+            if duration:
+                await self._listener.play(await self._writer.finish())
+            await self._listener.tell({"type": "done", "turn": self.number, "duration": duration})
         finally:
             for piece in self._started:
                 if piece.submission is not None:
@@ -120,15 +140,8 @@ class Turn:
                     self._writer.timeline.add(replace(chunk, segment=piece.number, text=piece.text))
                     if not told:
                         told = True
-                        await self._listener.tell(
-                            {
-                                "type": "piece",
-                                "id": piece.number,
-                                "text": piece.text,
-                                "start": round(start, 3),
-                            }
-                        )
-                    await self._listener.play(sound)
+                        await self._tell_begin(piece, start)
+                    await self._play(sound)
                     self._look_ahead()
                 break
             except SynthesisError as error:
@@ -137,23 +150,37 @@ class Turn:
                     break
                 if not await self._asked(piece, as_api_error(error, self._pool.metrics.retry_after())):
                     break
+                told = False  # its sound begins again, which a new message says
             except ApiError as error:
                 await self._drop(piece)
                 if not await self._asked(piece, error):
                     break
+                told = False
         self._started.popleft()
         if told:
             end = round(self._writer.timeline.duration, 3)
             await self._listener.tell({"type": "piece_done", "id": piece.number, "end": end})
+        self.sent = piece.number
+
+    async def _play(self, sound: bytes) -> None:
+        before, duration = self._told_seconds, self._writer.timeline.duration
+        await self._listener.play(sound)
+        self._silent_at = max(self._silent_at, time.monotonic()) + duration - before
+        self._told_seconds = duration
+
+    async def _tell_begin(self, piece: _Piece, start: float) -> None:
+        where = {"id": piece.number, "turn": self.number}
+        await self._listener.tell({"type": "piece", **where, "text": piece.text, "start": round(start, 3)})
 
     def _submit(self, piece: _Piece) -> None:
         submission = self._pool.submit(replace(self._request, text=piece.text))
         try:
-            self._charge(len(piece.text))
+            if not piece.charged:
+                self._charge(len(piece.text))
         except BaseException:
             submission.cancel()
             raise
-        piece.submission = submission
+        piece.submission, piece.charged = submission, True
 
     def _look_ahead(self) -> None:
         """Have the next piece made while this one is heard. What is refused is tried again in its turn."""

@@ -40,5 +40,5 @@ def server(pool: TonePool, tmp_path: Path, saved_voices: Path) -> Iterator[Serve
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client

@@ -209,8 +209,8 @@ def serving(
         server.close()
 
 
-def eventually(holds: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait until `holds()`; an error if that never comes."""
+def eventually(holds: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait until `holds()`; an error if that never comes. The bound is for a machine that others keep busy."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it never came"

@@ -45,7 +45,7 @@ def create(client: httpx.Client, **body: Any) -> str:
 
 
 def wait(client: httpx.Client, job: str) -> dict[str, Any]:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while (shown := client.get(f"/v1/jobs/{job}").json())["state"] == "running":
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -159,6 +159,21 @@ def test_what_is_wrong_is_said_in_one_shape(
         assert error["param"] == next(iter(change))
 
 
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b'{"voice": "Anna', "application/json"),
+        (b"x=1", "application/x-www-form-urlencoded"),
+        (b"[]", "application/json"),
+    ],
+)
+def test_a_body_that_is_no_object_is_called_so(client: httpx.Client, content: bytes, kind: str) -> None:
+    answer = client.post(SPEECH, content=content, headers={"Content-Type": kind})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, "invalid_request", None)
+    assert "no JSON object" in error["message"]
+
+
 def test_the_official_client_raises_its_own_errors(talker: openai.OpenAI, local: openai.OpenAI) -> None:
     with pytest.raises(openai.AuthenticationError, match="not known"):
         talker.audio.speech.create(model="tts-1", voice="Anna", input="Hi.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,8 +17,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from inference.types import EngineError, Mode
 from tests.webui.api.support import Server, TonePool, eventually, tones
+from webui.api.errors import ApiError
 from webui.api.keys import KeyFile
 from webui.api.pieces import PieceCutter
+from webui.api.sessions import Sessions
 
 pytestmark = pytest.mark.unit
 
@@ -25,12 +30,13 @@ class Talk:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
+        self.session = ""
 
     def say(self, kind: str, **more: Any) -> None:
         self._connection.send(json.dumps({"type": kind, **more}))
 
     def hear(self) -> dict[str, Any] | bytes:
-        message = self._connection.recv(timeout=10)
+        message = self._connection.recv(timeout=60)
         return message if isinstance(message, bytes) else json.loads(message)
 
     def until(self, kind: str) -> tuple[list[dict[str, Any]], bytes]:
@@ -56,6 +62,7 @@ def talk(
             talk.say("start", **{"voice": "Anna", **start})
             ready = talk.hear()
             assert isinstance(ready, dict) and ready["type"] == "ready" and ready["sample_rate"] == 24000
+            talk.session = ready["session"]
         yield talk
 
 
@@ -80,6 +87,37 @@ def test_sentences_are_heard_while_the_text_is_still_being_written(server: Serve
         told, _ = client.until("done")
         assert told[0]["start"] == 0 and told[0]["id"] == 2
     assert all(asked.mode is Mode.CLONE and asked.stream for asked in pool.requests)
+
+
+def test_sound_comes_while_the_only_sentence_is_still_being_written(server: Server) -> None:
+    words = "the rain had not stopped for days and nobody knew when it would and so they all stayed".split()
+    with talk(server) as client:
+        for word in words:
+            client.say("text", text=word + " ")
+        told, sound = client.until("piece_done")
+        assert told[0]["type"] == "piece" and len(sound) > 0
+        client.say("text", text="at home.")
+        client.say("end")
+        told += client.until("done")[0]
+    pieces = [message["text"] for message in told if message["type"] == "piece"]
+    assert " ".join(pieces) == " ".join(words) + " at home." and len(pieces) > 1
+
+
+def test_who_runs_dry_hears_the_next_clause(server: Server, pool: TonePool) -> None:
+    pool.sentences = 1  # 0.6 s, less than what he should be ahead
+    with talk(server) as client:
+        client.say("text", text="The first sentence is here. When all of it was over, they ")
+        client.until("piece_done")
+        assert client.until("piece_done")[0][0]["text"] == "When all of it was over,"
+
+
+def test_who_has_enough_to_hear_gets_whole_sentences(server: Server, pool: TonePool) -> None:
+    pool.sentences = 100  # a minute
+    with talk(server) as client:
+        client.say("text", text="The first sentence is here. When all of it was over, they ")
+        client.until("piece_done")
+        client.say("text", text="went home. ")
+        assert client.until("piece_done")[0][0]["text"] == "When all of it was over, they went home."
 
 
 def test_text_that_comes_after_the_end_waits_for_its_turn(server: Server, pool: TonePool) -> None:
@@ -128,6 +166,127 @@ def test_leaving_ends_the_work(server: Server, pool: TonePool) -> None:
     eventually(lambda: pool.running == 0)
 
 
+# ------------------------------------------------------------------------------------- connections that break
+TEXT = "The first sentence is here. The second one is here. And a thi"
+
+
+def broken_after_the_first_piece(server: Server, pool: TonePool) -> str:
+    """The session of a client whose network failed while the second piece was in work."""
+    pool.pause, pool.sentences = 0.02, 1
+    with talk(server, seed=7) as client:
+        client.say("text", text=TEXT)
+        client.until("piece_done")
+        client._connection.socket.shutdown(socket.SHUT_RDWR)
+    eventually(lambda: pool.running == 0)
+    return client.session
+
+
+def test_a_client_whose_connection_broke_goes_on(server: Server, pool: TonePool) -> None:
+    session = broken_after_the_first_piece(server, pool)
+    with talk(server, started=False) as client:
+        client.say("start", session=session, after=0)
+        ready = client.hear()
+        assert isinstance(ready, dict) and ready["resumed"] and ready["received"] == len(TEXT)
+        assert ready["session"] == session
+        client.say("text", text="rd one.")
+        client.say("end")
+        told, sound = client.until("done")
+    pieces = {message["id"]: message["text"] for message in told if message["type"] == "piece"}
+    assert pieces == {1: "The second one is here.", 2: "And a third one."}
+    assert told[-1] == {"type": "done", "turn": 0, "duration": 1.2}
+    np.testing.assert_array_equal(np.frombuffer(sound, np.int16), np.tile(tones(7, 3), 2))
+
+
+def test_what_was_ended_but_not_heard_is_told_again(server: Server, pool: TonePool) -> None:
+    with talk(server) as client:
+        client.say("text", text="All of it is said.")
+        client.say("end")
+        client.until("done")
+        client._connection.socket.shutdown(socket.SHUT_RDWR)
+    with talk(server, started=False) as second:
+        second.say("start", session=client.session, after=0)
+        assert second.until("done")[0][1:] == [{"type": "done", "turn": 0, "duration": 0.0}]
+        second.say("text", text="A new turn is begun.")
+        second.say("end")
+        told, _ = second.until("done")
+        assert (told[0]["id"], told[0]["turn"]) == (1, 1)
+
+
+def test_a_new_connection_takes_over_from_one_that_seems_alive(server: Server, pool: TonePool) -> None:
+    pool.pause, pool.sentences = 0.02, 1000
+    with talk(server) as first, talk(server, started=False) as second:
+        first.say("text", text="A long story begins.")
+        first.until("piece")
+        pool.sentences = 1
+        second.say("start", session=first.session)
+        told, _ = second.until("piece_done")
+        assert told[1]["text"] == "A long story begins."
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                first.hear()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4409
+    eventually(lambda: pool.running == 0)
+
+
+def test_nobody_else_can_go_on(server: Server, pool: TonePool) -> None:
+    session = broken_after_the_first_piece(server, pool)
+    _, secret = KeyFile(server.options.api_keys).add("somebody else")
+    for name in (session, "made up"):
+        with talk(server, started=False) as client:
+            client.say("start", session=name, api_key=secret)
+            assert client.until("error")[0][0]["error"]["code"] == "session_unknown"
+
+
+def test_who_said_good_bye_is_forgotten(server: Server) -> None:
+    with talk(server) as client:
+        client.say("text", text="Only half a")
+    with talk(server, started=False) as second:
+        second.say("start", session=client.session)
+        assert second.until("error")[0][0]["error"]["code"] == "session_unknown"
+
+
+def test_sessions_do_not_wait_for_ever() -> None:
+    now = [0.0]
+    sessions, left = Sessions(lambda: now[0]), cast(Any, SimpleNamespace(caller="me"))
+
+    async def take() -> None:
+        for number in range(40):
+            session = cast(Any, object())
+            sessions.end(sessions.begin(session, str(number)), session, left)
+        assert await sessions.take("39", "me") is left
+        for name in ("39", "0"):  # taken, and one too many
+            with pytest.raises(ApiError):
+                await sessions.take(name, "me")
+        now[0] = 61.0
+        with pytest.raises(ApiError):
+            await sessions.take("38", "me")
+
+    asyncio.run(take())
+
+
+def test_who_takes_nothing_is_left(
+    server: Server, pool: TonePool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("webui.api.stream_wire.STALL_SECONDS", 0.3)
+    caplog.set_level("INFO")
+    pool.sentences = 2000  # some 60 MB
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        lines = ("GET /v1/stream HTTP/1.1", "Host: 127.0.0.1", "Upgrade: websocket", "Connection: Upgrade",
+                 "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "", "")  # fmt: skip
+        connection.sendall("\r\n".join(lines).encode())
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        for message in (
+            {"type": "start", "voice": "Anna"},
+            {"type": "text", "text": "So it begins. It goes on."},
+        ):
+            data = json.dumps(message).encode()
+            connection.sendall(
+                bytes([0x81, 0x80 | len(data), 0, 0, 0, 0]) + data
+            )  # a frame with a mask of zeros
+        eventually(lambda: "takes nothing" in caplog.text and "The listener has gone, maybe" in caplog.text)
+        eventually(lambda: pool.running == 0)
+
+
 @pytest.mark.parametrize(("decision", "heard"), [("resume", [0, 1]), ("skip", [1])])
 def test_a_piece_that_failed_can_be_tried_again_or_left_out(
     server: Server, pool: TonePool, decision: str, heard: list[int]
@@ -173,7 +332,7 @@ def test_silent_pieces_are_left_out(server: Server, pool: TonePool) -> None:
     with talk(server) as client:
         client.say("text", text="!!!!!!! ?????? ")
         client.say("end")
-        assert client.until("done")[0] == [{"type": "done", "duration": 0.0}]
+        assert client.until("done")[0] == [{"type": "done", "turn": 0, "duration": 0.0}]
 
 
 @pytest.mark.parametrize("audio_format", ["mp3", "opus", "aac", "flac", "wav"])
@@ -242,7 +401,6 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
     [
         (["Pi is 3.", "14 or so. Yes"], ["Pi is 3.14 or so."]),
         (["你好，今天", "天气很好。我们"], ["你好，今天天气很好。"]),
-        (["我们今天去公园玩好不好，", "然后"], ["我们今天去公园玩好不好，"]),
         (["Mr. Smith came in. "], ["Mr. Smith came in."]),
         (["Oh. Really now? "], ["Oh. Really now?"]),
         (['"Stop it!" she said. '], ['"Stop it!"', "she said."]),
@@ -252,6 +410,26 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
 def test_where_text_is_cut(parts: list[str], pieces: list[str]) -> None:
     cutter = PieceCutter()
     assert [piece for part in parts for piece in cutter.push(part)] == pieces
+
+
+@pytest.mark.parametrize(
+    ("parts", "pieces"),
+    [
+        (["我们今天去公园玩好不好，", "然后"], ["我们今天去公园玩好不好，"]),
+        (["When the rain had stopped, he "], ["When the rain had stopped,"]),
+        (["Well, he "], []),
+        (["The quick brown fox jumps over the lazy dog and the cat and the mouse and every ", "ot"],
+         ["The quick brown fox jumps over the lazy dog and the cat and the mouse and"]),
+        (["春眠不觉晓处处闻啼鸟夜来风雨声花落知多少床前明月光疑是地上霜举头", "望"],
+         ["春眠不觉晓处处闻啼鸟夜来风雨声花落知多少床前明月光疑是地上霜"]),
+    ],
+)  # fmt: skip
+def test_who_hears_nothing_gets_less_than_a_sentence_once(parts: list[str], pieces: list[str]) -> None:
+    cutter = PieceCutter()
+    assert [piece for part in parts for piece in cutter.push(part, hungry=True)][:1] == pieces
+    patient = PieceCutter()
+    assert not [piece for part in parts for piece in patient.push(part)]
+    assert patient.cut(hungry=True) == pieces
 
 
 def test_nothing_of_the_text_is_lost() -> None:

@@ -120,4 +120,5 @@ def test_when_the_worker_dies_everybody_gets_an_answer_and_the_service_recovers(
     assert ask(9) == "200" and workers.status().counters.finished > before
     text = httpx.get(f"{server.url}/metrics").text
     assert 'cosyvoice_worker_restarts_total{device="cpu",worker="worker 0 (cpu)"} 1.0' in text
-    assert 'cosyvoice_worker_backend_info{backend="float32",part="flow"' in text
+    assert 'cosyvoice_worker_backend_info{backend="float32 ' in text  # the flow's, and what computes it
+    assert 'cosyvoice_worker_backend_failures_total{device="cpu",worker="worker 0 (cpu)"} 0.0' in text
