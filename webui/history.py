@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.types import RequestError
+from webui.clips import ClipStore
 
 MOST_SHOWN = 50
 
@@ -33,6 +34,7 @@ _MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX takes_of_visitor ON takes (visitor, id);
     """,
+    "ALTER TABLE takes ADD COLUMN clip TEXT NOT NULL DEFAULT ''",
 )
 
 
@@ -49,14 +51,16 @@ class PastTake:
     duration: float  # seconds
     path: Path
     settings: Mapping[str, Any]
+    clip: Path | None = None  # the reference clip it was made with, if it was a clip and is still there
 
 
 class History:
     """A table of takes in one file. May be used from any thread; a visitor sees and deletes only their own."""
 
     def __init__(self, file: Path, folder: Path) -> None:
-        """`file`: the database; `folder`: where the sound lies."""
+        """`file`: the database, beside which the reference clips are kept; `folder`: where the sound lies."""
         self._folder = folder
+        self._clips = ClipStore(file.parent / "clips")
         file.parent.mkdir(parents=True, exist_ok=True)
         # One connection for all threads, taken in turn: the work is microseconds, and seeds may exceed no 64 bits.
         self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
@@ -85,14 +89,16 @@ class History:
         duration: float,
         voice: str = "",
         settings: Mapping[str, Any] | None = None,
+        clip: Path | None = None,
     ) -> int:
-        """Note a take; its id."""
+        """Note a take, and keep a copy of its reference clip; its id."""
         values = (visitor, time.time(), mode, voice, text, seed, duration, path.name)
-        with self._cursor() as cursor:
+        with self._cursor() as cursor:  # no sweep may come between the copy and the line that names it
+            kept = self._clips.keep(visitor, clip) if clip is not None else ""
             cursor.execute(
-                "INSERT INTO takes (visitor, created, mode, voice, text, seed, duration, file, settings)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, json.dumps(dict(settings or {}), ensure_ascii=False, default=str)),
+                "INSERT INTO takes (visitor, created, mode, voice, text, seed, duration, file, settings, clip)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, json.dumps(dict(settings or {}), ensure_ascii=False, default=str), kept),
             )
             return int(cursor.lastrowid or 0)
 
@@ -123,6 +129,7 @@ class History:
         take.path.unlink(missing_ok=True)
         with self._cursor() as cursor:
             cursor.execute("DELETE FROM takes WHERE id = ?", (number,))
+            self._sweep(cursor)
 
     def clear(self, visitor: str) -> int:
         """Remove all that the visitor has; how many takes it were."""
@@ -131,6 +138,7 @@ class History:
             take.path.unlink(missing_ok=True)
         with self._cursor() as cursor:
             cursor.execute("DELETE FROM takes WHERE visitor = ?", (visitor,))
+            self._sweep(cursor)
         return len(takes)
 
     def forget(self, missing: Callable[[Path], bool] = lambda path: not path.exists()) -> int:
@@ -139,16 +147,32 @@ class History:
             files = cursor.execute("SELECT id, file FROM takes").fetchall()
             gone = [(number,) for number, name in files if missing(self._folder / name)]
             cursor.executemany("DELETE FROM takes WHERE id = ?", gone)
+            self._sweep(cursor)
         return len(gone)
+
+    def _sweep(self, cursor: sqlite3.Cursor) -> None:
+        """Remove the clips that no take names any more."""
+        self._clips.sweep({str(name) for (name,) in cursor.execute("SELECT DISTINCT clip FROM takes")})
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
     def _take(self, row: tuple[Any, ...]) -> PastTake:
-        number, created, mode, voice, text, seed, duration, file, settings = row
+        number, created, mode, voice, text, seed, duration, file, settings, clip = row
         path = self._folder / file
-        return PastTake(number, created, mode, voice, text, seed, duration, path, json.loads(settings))
+        return PastTake(
+            number,
+            created,
+            mode,
+            voice,
+            text,
+            seed,
+            duration,
+            path,
+            json.loads(settings),
+            self._clips.path(clip),
+        )
 
 
-_COLUMNS = "id, created, mode, voice, text, seed, duration, file, settings"
+_COLUMNS = "id, created, mode, voice, text, seed, duration, file, settings, clip"

@@ -21,7 +21,8 @@ from tests.browser.visitor import Visitor
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = Path(os.environ.get("COSYVOICE_TEST_MODEL_DIR", ROOT / "assets" / "nano"))
-CLIP_FOLDERS = (ROOT / "assets" / "examples", ROOT.parent / "shared" / "reference" / "audio")
+EXAMPLE = ROOT / "assets" / "examples" / "studio_voice.flac"
+RECORDINGS = ROOT.parent / "shared" / "reference" / "audio"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 START_SECONDS = 90
 
@@ -51,11 +52,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def clips() -> list[Path]:
-    """Real recordings of voices."""
-    found = [path for folder in CLIP_FOLDERS for path in sorted(folder.glob("*.wav"))]
-    if not found:
-        pytest.skip(f"no clip in {' or '.join(map(str, CLIP_FOLDERS))}")
-    return found
+    """The bundled example, then real recordings where there are some, the shortest first."""
+    return [EXAMPLE, *sorted(RECORDINGS.glob("*.wav"), key=lambda path: path.stat().st_size)]
 
 
 @pytest.fixture(scope="session")
@@ -116,15 +114,33 @@ def browser() -> Iterator[Any]:
         instance.close()
 
 
-@pytest.fixture
-def visit(browser: Any, studio_url: str) -> Iterator[Callable[..., Visitor]]:
-    """Opens the page as a new visitor; takes what `browser.new_context` takes."""
-    contexts = []
+@pytest.fixture(scope="module")
+def windows(browser: Any) -> Iterator[dict[str, Any]]:
+    """Browser profiles that the tests of a module share, by their settings: a page opens sooner with a filled cache."""
+    contexts: dict[str, Any] = {}
+    yield contexts
+    for context in contexts.values():
+        context.close()
 
-    def open_page(locale: str = "en-US", **settings: Any) -> Visitor:
-        contexts.append(browser.new_context(locale=locale, accept_downloads=True, **settings))
-        return Visitor(contexts[-1].new_page(), studio_url)
+
+@pytest.fixture
+def visit(browser: Any, studio_url: str, windows: dict[str, Any]) -> Iterator[Callable[..., Visitor]]:
+    """Opens the page; takes what `browser.new_context` takes. `new`: as somebody who has never been here."""
+    opened: list[Any] = []
+
+    def open_page(locale: str = "en-US", new: bool = False, **settings: Any) -> Visitor:
+        key = repr((locale, sorted(settings.items())))
+        context = None if new else windows.get(key)
+        if context is None:
+            context = browser.new_context(locale=locale, accept_downloads=True, **settings)
+            if new:
+                opened.append(context)
+            else:
+                windows[key] = context
+        page = context.new_page()
+        opened.append(page)
+        return Visitor(page, studio_url)
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for one in reversed(opened):
+        one.close()

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=wh
 
 
 def test_whoever_sits_at_the_studio_sees_how_it_is_doing(visit: Callable[..., Visitor]) -> None:
-    visitor = visit()
+    visitor = visit(new=True)
     page = visitor.page
     page.get_by_role("tab", name="Monitor", exact=True).click(timeout=USABLE_MS)
     board = page.locator("#monitor")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.browser.conftest import why_not
-from tests.browser.visitor import TABS, Visitor
+from tests.browser.visitor import TABS, USABLE_MS, Visitor
 from webui.outputs import file_word
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -90,8 +90,11 @@ def test_without_streaming_only_the_file_is_made(visit: Visit, clips: list[Path]
 
 def test_two_visitors_at_once_get_their_own_voice_and_text(visit: Visit, clips: list[Path]) -> None:
     """What each one gets beside the other is, to the bit, what they get alone."""
-    wishes = {11: ("Good morning, it is late again.", clips[0]), 22: (SENTENCE, clips[-1])}
-    visitors = {seed: visit() for seed in wishes}
+    wishes = {
+        11: ("Good morning, it is late again.", clips[0]),
+        22: ("The train leaves at nine.", clips[1 % len(clips)]),
+    }
+    visitors = {seed: visit(new=True) for seed in wishes}
     for seed, (text, clip) in wishes.items():
         visitors[seed].fill("cross_lingual", text, clip)
         visitors[seed].page.locator("#cross_lingual-seed input").fill(str(seed))
@@ -118,11 +121,11 @@ def _result(visitor: Visitor, seed: int) -> str:
 
 
 def test_a_closed_tab_does_not_keep_others_waiting(visit: Visit, clips: list[Path], outputs: Path) -> None:
-    leaver, other = visit(), visit()
+    leaver, other = visit(new=True), visit()
     leaver.fill("cross_lingual", " ".join([SENTENCE] * 60), clips[0])
     leaver.page.locator("#cross_lingual-seed input").fill("77")
     leaver.generate("cross_lingual")
-    leaver.page.wait_for_timeout(1500)
+    leaver.wait_for_sound()
     leaver.page.close()
     other.fill("cross_lingual", "Good morning.", clips[0])
     other.generate("cross_lingual")
@@ -173,7 +176,7 @@ def test_mistakes_are_told_in_a_sentence(visit: Visit, clips: list[Path], tmp_pa
 
 
 def test_the_language_follows_the_browser_and_the_switch(visit: Visit) -> None:
-    visitor = visit("zh-CN")
+    visitor = visit("zh-CN", new=True)
     visitor.wait_for_tab("clone", "zh")
     visitor.generate("clone")
     visitor.wait_for_refusal("clone", "请先上传或录制一段参考音频")
@@ -185,9 +188,30 @@ def test_the_language_follows_the_browser_and_the_switch(visit: Visit) -> None:
     assert visitor.problems == []
 
 
-def test_the_page_fits_a_phone(visit: Visit) -> None:
-    visitor = visit(viewport={"width": 390, "height": 844}, is_mobile=True)
-    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
-    visitor.page.locator("#clone-generate").scroll_into_view_if_needed()
-    visitor.page.locator("#clone-dice").click()
-    visitor.page.wait_for_function("document.querySelector('#clone-seed input').value !== '0'", timeout=5_000)
+def test_a_newcomer_without_a_clip_hears_something(visit: Visit) -> None:
+    """One click for a voice, its words and a text, one for the sound."""
+    visitor = visit(new=True)
+    visitor.wait_for_tab("clone", "en")
+    visitor.page.locator("#clone-example").click()
+    visitor.page.locator("#clone-verdict").get_by_text("Good", exact=True).wait_for(timeout=USABLE_MS)
+    assert visitor.page.locator("#clone-text textarea").input_value()
+    assert "this voice will say it" in visitor.page.locator("#clone-transcript textarea").input_value()
+    visitor.generate("clone")
+    visitor.wait_for_sound()
+    assert "RTF" in visitor.wait_for_facts("clone")
+    assert visitor.problems == []
+
+
+def test_the_words_are_the_reader_s_from_the_first_moment(visit: Visit, studio_url: str) -> None:
+    visitor = visit(new=True)
+    names = "() => [...document.querySelectorAll('[role=tab]')].map((tab) => tab.innerText).join(' ')"
+    visitor.page.add_init_script(
+        "window.seen = []; new MutationObserver(() => window.seen.push((" + names + ")()))"
+        ".observe(document, { childList: true, subtree: true, characterData: true });"
+    )
+    visitor.page.goto(studio_url)
+    visitor.wait_for_tab("clone", "en")
+    visitor.page.wait_for_function("document.documentElement.lang === 'en'", timeout=USABLE_MS)
+    seen = visitor.page.evaluate("window.seen")
+    assert any("3s Clone" in words for words in seen)
+    assert [words for words in seen if re.search("[\u4e00-\u9fff]", words)] == []

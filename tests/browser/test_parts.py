@@ -52,7 +52,7 @@ def open_tab(visitor: Visitor, name: str) -> None:
 def test_a_long_clip_is_judged_cut_and_heard(visit: Visit, tmp_path: Path) -> None:
     long = tmp_path / "long.wav"
     long.write_bytes(wav_bytes(speech(25.0, 16000), 16000))
-    visitor = visit()
+    visitor = visit(new=True)
     visitor.wait_for_tab("clone", "en")
     words = upload(visitor, "clone", long).inner_text()
     assert "s usable" in words and "of 25.0 are used" in words and "No transcript" in words
@@ -88,7 +88,7 @@ def test_a_voice_is_saved_used_renamed_and_deleted(visit: Visit, clips: list[Pat
     visitor.page.locator("#clone-voice-save").click()
     visitor.page.locator("#clone-voice-told").get_by_text("is saved").wait_for(timeout=USABLE_MS)
 
-    other = visit()  # the library is the studio's
+    other = visit(new=True)  # the library is the studio's
     other.fill("cross_lingual", "Good morning.")
     box(other, "cross_lingual-voice").click()
     other.page.get_by_role("option", name="Anna").click()
@@ -164,7 +164,7 @@ def test_a_new_seed_is_written_back_and_the_format_kept(visit: Visit, clips: lis
 
 
 def test_language_and_colours_are_remembered(visit: Visit) -> None:
-    visitor = visit(color_scheme="light")
+    visitor = visit(new=True, color_scheme="light")
     page = visitor.page
     visitor.wait_for_tab("clone", "en")
     assert not page.evaluate("document.body.classList.contains('dark')")
@@ -182,16 +182,21 @@ def test_language_and_colours_are_remembered(visit: Visit) -> None:
 def test_every_control_has_a_name_and_fits_a_phone(visit: Visit, locale: str) -> None:
     visitor = visit(locale, viewport={"width": 390, "height": 844}, is_mobile=True, color_scheme="dark")
     visitor.wait_for_tab("clone", locale[:2])
-    for tab in ("clone", "cross_lingual", "instruct", "voices"):
+    for tab in ("clone", "cross_lingual", "instruct", "voices", "batch", "history"):
         visitor.page.locator(f"#tab-{tab}-button").click()
         visitor.page.locator(f"#tab-{tab}").wait_for(timeout=USABLE_MS)
         assert visitor.page.evaluate(NAMELESS) == []
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
+    visitor.page.locator("#tab-clone-button").click()
+    visitor.page.locator("#clone-dice").click()
+    visitor.page.wait_for_function(
+        "document.querySelector('#clone-seed input').value !== '0'", timeout=USABLE_MS
+    )
     assert visitor.problems == []
 
 
 def test_all_tabs_are_named_in_chinese_and_reached_by_keyboard(visit: Visit) -> None:
-    visitor = visit()
+    visitor = visit(new=True)
     visitor.wait_for_tab("clone", "en").focus()
     names = set()
     for _ in range(6):
@@ -204,20 +209,23 @@ def test_all_tabs_are_named_in_chinese_and_reached_by_keyboard(visit: Visit) -> 
     assert not ALL_TABS.search(shown)
 
 
-def test_the_named_endpoints_speak(studio_url: str, clips: list[Path]) -> None:
+def test_the_named_endpoints_speak(studio_url: str, clips: list[Path], tmp_path: Path) -> None:
     """What the page offers to programs: the same three modes, by name."""
     client_module = pytest.importorskip("gradio_client")
-    client = client_module.Client(studio_url, verbose=False)
+    client = client_module.Client(studio_url, verbose=False, download_files=tmp_path, analytics_enabled=False)
     endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
     assert set(endpoints) == {"/clone", "/cross_lingual", "/instruct"}
     result = client.predict(
         text="Good morning.",
         reference=client_module.handle_file(str(clips[0])),
         extra="",
-        speed=1.0,
         seed=5,
         streaming=False,
         language="en",
+        audio_format="flac",
         api_name="/cross_lingual",
     )
     assert "seed 5" in str(result)
+    values = [value["value"] if isinstance(value, dict) and "value" in value else value for value in result]
+    (path,) = {value for value in values if isinstance(value, str) and value.endswith(".flac")}
+    assert Path(path).read_bytes()[:4] == b"fLaC"

@@ -78,6 +78,12 @@ class BatchJobs:
             if any(self._open(job) for job in self._jobs.values()):
                 self._wake()
 
+    def allow(self, rows_at_once: int) -> None:
+        """So many rows of all batches together may be in the pool from now on."""
+        self._rows_at_once = max(1, rows_at_once)
+        if self._thread is not None:
+            self._wake()
+
     def start(self, rows: Sequence[Row], settings: BatchSettings, owner: str, name: str = "batch.txt") -> str:
         """Begin a new batch; its id. Raises `RequestError`: batch_empty, batch_too_many, audio_format_unknown."""
         if not owner or not rows:

@@ -27,6 +27,7 @@ class PageContext:
     studio: Studio
     language: gr.Radio  # "zh" or "en"; an input of every handler that speaks
     can_stream: bool
+    example_text: str = ""  # name in `examples.EXAMPLES` of what the example voice says; "": by language
     translated: list[Translated] = field(default_factory=list)
     refreshers: list[Refresher] = field(default_factory=list)
     voice_lists: list[Any] = field(default_factory=list)  # components with the saved voices as choices

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+# A voice of nobody's: spoken by `assets/nano` itself. Its words are in the file beside it.
+VOICE = Path(__file__).resolve().parents[2] / "assets" / "examples" / "studio_voice.flac"
+
 EXAMPLES: dict[str, str] = {
     "中文": "收到好友从远方寄来的生日礼物，那份意外的惊喜与深深的祝福，让我心中充满了甜蜜的快乐。",
     "English": "The train to the coast leaves at half past nine, so let's have breakfast on the way.",
@@ -9,6 +14,17 @@ EXAMPLES: dict[str, str] = {
     "한국어": "오늘은 날씨가 참 좋네요. 공원까지 같이 걸어갈까요?",
     "中 + EN": "这个周末我们去 hiking 吧，[breath] 顺便在山顶喝一杯 coffee。",
 }
+
+
+def example_text(key: str, language: str) -> str:
+    """The example of that name, or without one that of a reader's language."""
+    return EXAMPLES[key or {"zh": "中文", "en": "English"}[language]]
+
+
+def example_transcript() -> str:
+    """What the example voice says."""
+    return VOICE.with_suffix(".txt").read_text(encoding="utf-8").strip()
+
 
 # Group (text key) → presets: (text key of the button, the instruction that it writes).
 # Those that the model's makers show come first in their group.

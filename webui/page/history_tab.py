@@ -32,7 +32,7 @@ class HistoryTab:
         self._tabs = synthesis_tabs
         tab = gr.Tab(say("tab_history", "zh"), id="history", elem_id="tab-history")
         with context.keep(tab, label="tab_history"):
-            self._about = gr.Markdown(self._kept("zh"), elem_classes="about")
+            self._about = gr.Markdown(elem_classes="about")
             context.on_show(lambda language: [self._kept(language)], [], [self._about])
             with gr.Row(elem_classes="columns"):
                 with gr.Column(min_width=320, scale=6, elem_classes="card"):
@@ -54,8 +54,9 @@ class HistoryTab:
             label="history_pick",
         )
         self._status = gr.Markdown(elem_id="history-status", elem_classes="announced")
-        self._clear = self._button("clear", size="sm")
-        self._sure = self._button("clear_sure", size="sm", variant="stop")
+        with gr.Row(elem_classes="small-row"):
+            self._clear = self._button("clear", size="sm")
+            self._sure = self._button("clear_sure", size="sm", variant="stop")
 
     def _build_take(self) -> None:
         self._player = self._context.keep(
@@ -173,10 +174,12 @@ class HistoryTab:
         updates: list[Any] = []
         for mode, tab in self._tabs.items():
             if mode.value == take.mode:
-                updates += tab.settings_updates({"text": take.text, "seed": take.seed, **take.settings})
+                updates += tab.settings_updates(await asyncio.to_thread(_settings_of, take))
             else:
                 updates += [gr.skip() for _ in tab.settings_components]
         told = say("history_reused", language).format(tab=say(f"tab_{take.mode}", language))
+        if take.clip is None and not take.settings.get("voice"):
+            told += " " + say("history_clip_gone", language)
         return [told, gr.Tabs(selected=take.mode), *updates]
 
     def _kept(self, language: str) -> str:
@@ -185,16 +188,24 @@ class HistoryTab:
         return say("about_history", language).format(keep=keep)
 
 
+def _settings_of(take: PastTake) -> dict[str, Any]:
+    """What `SynthesisTab.settings_updates` takes, with a copy of the clip for its owner."""
+    settings = {"text": take.text, "seed": take.seed, **take.settings}
+    if take.clip is not None:
+        settings["clip"] = hand_out(take.clip)
+    return settings
+
+
 def take_line(take: PastTake, language: str) -> str:
-    """One line about a take: when, what, how, whose voice."""
+    """One line about a take: when, how, whose voice, what; the end of it may be cut off."""
     when = time.strftime("%m-%d %H:%M", time.localtime(take.created))
     text = " ".join(take.text.split())
     text = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
-    return " · ".join(filter(None, [when, text, say(f"tab_{take.mode}", language), take.voice]))
+    return " · ".join(filter(None, [when, say(f"tab_{take.mode}", language), take.voice, text]))
 
 
 def take_facts(take: PastTake, language: str) -> str:
     """Length, seed and name of the file."""
     unit = "秒" if language == "zh" else "s"
     seed = say("seed", language)
-    return f"{take.duration:.1f} {unit} · {seed} {take.seed} · `{take.path.name}`"
+    return f"{take.duration:.1f} {unit} · {seed} {take.seed}  \n`{take.path.name}`"

@@ -10,12 +10,13 @@ import gradio as gr
 from inference.types import Mode
 from webui.page.batch_tab import BatchTab
 from webui.page.context import QUIET, PageContext, Translated
+from webui.page.first_language import BUILT_IN, wanted_language
 from webui.page.history_tab import HistoryTab
 from webui.page.look import CSS
 from webui.page.monitor_tab import MonitorTab
 from webui.page.sharing_note import SharingNote
 from webui.page.tab import SynthesisTab
-from webui.page.texts import LANGUAGES, language_of, say
+from webui.page.texts import LANGUAGES, say
 from webui.page.voices_tab import VoicesTab, voice_choices
 from webui.studio import Studio
 
@@ -44,7 +45,8 @@ def build_page(
     ) as blocks:
         page: gr.Blocks = blocks
         heading, switch, colours = _title_bar()
-        context = PageContext(studio, switch, can_stream)
+        # The small bundled model speaks English only, and what a newcomer hears first should be understood.
+        context = PageContext(studio, switch, can_stream, "English" if notice == "notice_bundled" else "")
         context.keep(switch, label="language_label")
         context.keep(colours, value="colours")
         if notice:
@@ -69,7 +71,7 @@ def _title_bar() -> tuple[Any, Any, Any]:
         with gr.Row(elem_classes="switches"):
             language = gr.Radio(
                 [("中文", "zh"), ("English", "en")],
-                value="zh",
+                value=BUILT_IN,
                 label=say("language_label", "zh"),
                 show_label=False,
                 container=False,
@@ -112,45 +114,59 @@ def _follow_the_library(context: PageContext) -> None:
 
 # -------------------------------------------------------------------------------------------------- language
 def _speak_the_language(page: gr.Blocks, context: PageContext, heading: Any, language: str) -> None:
-    """Words follow the browser when the page is opened, then the switch, which is remembered."""
+    """The page arrives in the visitor's language (`FirstLanguage`); what is made, not looked up, comes a moment later.
+
+    Then the words follow the switch, which is remembered.
+    """
     switch, entries, refreshers = context.language, context.translated, context.refreshers
     inputs = [part for refresher in refreshers for part in refresher.inputs]
-    outputs = [
-        heading,
-        *(entry.component for entry in entries),
-        *(part for refresher in refreshers for part in refresher.outputs),
-    ]
+    made = [part for refresher in refreshers for part in refresher.outputs]
+    looked_up = [heading, *(entry.component for entry in entries)]
 
-    def translate(chosen: str, *values: Any) -> list[Any]:
-        updates: list[Any] = [_heading(chosen), *(_update(entry, chosen) for entry in entries)]
+    def words(chosen: str) -> list[Any]:
+        return [_heading(chosen), *(_update(entry, chosen) for entry in entries)]
+
+    def refresh(chosen: str, values: tuple[Any, ...]) -> list[Any]:
+        updates: list[Any] = []
         rest = list(values)
         for refresher in refreshers:
             own, rest = rest[: len(refresher.inputs)], rest[len(refresher.inputs) :]
             updates += refresher.function(*own, chosen)
         return updates
 
-    def greet(stored: str, request: gr.Request, *values: Any) -> list[Any]:
-        usual = language if language in LANGUAGES else language_of(request.headers.get("accept-language", ""))
-        chosen = stored if stored in LANGUAGES else usual
-        return [chosen, *translate(chosen, *values)]
+    def translate(chosen: str, *values: Any) -> list[Any]:
+        return [*words(chosen), *refresh(chosen, values)]
 
-    stored = gr.Textbox(visible=False)
+    def greet(shown: str, request: gr.Request, *values: Any) -> list[Any]:
+        chosen = wanted_language(request.headers, language)
+        if chosen == shown:
+            return [gr.skip() for _ in (switch, *looked_up)] + refresh(chosen, values)
+        return [chosen, *words(chosen), *refresh(chosen, values)]
+
     tell = "(chosen) => studio.setLanguage(chosen, {})"
-    page.load(
-        greet,
-        [stored, *inputs],
-        [switch, *outputs],
-        js="(_, ...rest) => [window.studio ? studio.language() : '', ...rest]",
-        **QUIET,
-    ).then(None, switch, None, js=tell.format("false"), **QUIET)
-    switch.input(translate, [switch, *inputs], outputs, **QUIET)
+    page.load(greet, [switch, *inputs], [switch, *looked_up, *made], **QUIET).then(
+        None, switch, None, js=tell.format("false"), **QUIET
+    )
+    switch.input(translate, [switch, *inputs], [*looked_up, *made], **QUIET)
     switch.input(None, switch, None, js=tell.format("true"), **QUIET)
+    known: Any = page
+    known.first_words = {
+        one: {
+            heading._id: {"value": _heading(one)},
+            **{entry.component._id: _texts(entry, one) for entry in entries},
+        }
+        for one in LANGUAGES
+    }
 
 
 def _update(entry: Translated, language: str) -> dict[str, Any]:
-    texts: dict[str, Any] = {name: say(key, language) for name, key in entry.properties.items()}
+    texts: dict[str, Any] = _texts(entry, language)
     updated: dict[str, Any] = gr.update(**texts)
     return updated
+
+
+def _texts(entry: Translated, language: str) -> dict[str, str]:
+    return {name: say(key, language) for name, key in entry.properties.items()}
 
 
 __all__ = ["CSS", "LANGUAGES", "MODES", "build_page"]

@@ -41,16 +41,7 @@ def _script() -> str:
     return SCRIPT.read_text(encoding="utf-8").replace('"@SENTENCES@"', sentences)
 
 
-# The page arrives in Chinese and is translated a moment later: who reads English need not see that happen.
-_HEAD = """<meta name="color-scheme" content="light dark">
-<style>.unsettled body { opacity: 0; }</style>
-<script>(() => {
-    let wanted = navigator.language;
-    try { wanted = localStorage.getItem("studio-language") || wanted; } catch { /* private window */ }
-    if (/^(zh|yue)/i.test(wanted)) return;
-    document.documentElement.classList.add("unsettled");
-    setTimeout(() => document.documentElement.classList.remove("unsettled"), 2500);
-})();</script>"""
+_HEAD = '<meta name="color-scheme" content="light dark">'
 
 
 def waveform() -> Any:
@@ -100,6 +91,10 @@ def _theme() -> Any:
         color_accent="#0f766e",
         input_background_fill="#fbfcfc",
         input_background_fill_dark="#10171a",
+        input_placeholder_color="#64748b",
+        input_placeholder_color_dark="#8a9ba4",
+        body_text_color_subdued="#5b6b73",
+        body_text_color_subdued_dark="#9fb0b8",
         input_border_color="#d6dee1",
         input_border_color_dark="#2c3b42",
         input_border_color_focus="#0f766e",
@@ -120,6 +115,9 @@ def _theme() -> Any:
         button_secondary_text_color_dark="#e2eaed",
         slider_color="#0f766e",
         slider_color_dark="#2dd4bf",
+        checkbox_background_color_dark="#10171a",
+        checkbox_border_color="#94a3b0",
+        checkbox_border_color_dark="#5b6f78",
         checkbox_background_color_selected="#0f766e",
         checkbox_background_color_selected_dark="#14b8a6",
         checkbox_border_color_selected="#0f766e",

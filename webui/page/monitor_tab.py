@@ -15,7 +15,7 @@ from webui.gpu import Gpu
 from webui.local_request import is_local
 from webui.metrics import LatestError, MeteredPool, Metrics
 from webui.page.context import QUIET, PageContext
-from webui.page.texts import say
+from webui.page.texts import explain_code, say
 
 SECONDS = 2.0  # between two looks, while the tab is open
 _GIB = 2**30
@@ -37,6 +37,8 @@ class MonitorTab:
         self._logins = context.studio.logins
         self._tab = gr.Tab(say("tab_monitor", "zh"), id="monitor", elem_id="tab-monitor", visible=False)
         with context.keep(self._tab, label="tab_monitor"):
+            about = gr.Markdown(say("about_monitor", "zh"), elem_classes="about")
+            context.keep(about, value="about_monitor")
             self._board = gr.HTML(elem_id="monitor", padding=False)
         timer = gr.Timer(SECONDS, active=False)
         outputs = [self._tab, timer, self._board]
@@ -104,7 +106,7 @@ def _latency(values: Sequence[float], language: str) -> str:
 
 def _workers(workers: Sequence[WorkerStatus], language: str) -> str:
     """A column for each worker: there are few of them, and much to tell of each."""
-    shown = [_worker(worker) for worker in workers]
+    shown = [_worker(worker, language) for worker in workers]
     rows = [
         [say(f"monitor_{name}", language), *(column[place] for column in shown)]
         for place, name in enumerate(_WORKER_ROWS)
@@ -112,9 +114,10 @@ def _workers(workers: Sequence[WorkerStatus], language: str) -> str:
     return f"<h3>{escape(say('monitor_workers', language))}</h3>{_lines(rows)}"
 
 
-def _worker(worker: WorkerStatus) -> list[str]:
+def _worker(worker: WorkerStatus, language: str) -> list[str]:
     stats = worker.stats
-    state = "ready" if worker.ready else worker.stage or "down"
+    state = say("monitor_worker_ready", language) if worker.ready else worker.stage
+    state = state or say("monitor_worker_down", language)
     memory = f"{stats.memory_bytes / _GIB:.1f} GiB"
     if stats.device_bytes:
         memory += f" + {stats.device_bytes / _GIB:.1f} GiB"
@@ -158,7 +161,7 @@ def _errors(errors: Sequence[LatestError], language: str) -> str:
             time.strftime("%H:%M:%S", time.localtime(error.moment)),
             error.front,
             error.code,
-            error.message,
+            explain_code(error.code, error.message, language),
             error.request_id,
         ]
         for error in reversed(errors)

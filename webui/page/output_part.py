@@ -87,6 +87,8 @@ def place_words(part: Waiting | AudioChunk, language: str) -> str:
     """Where a request stands that has made no sound yet."""
     if isinstance(part, AudioChunk) or part.position <= 0:
         return say("working", language)
+    if part.loading:
+        return say("loading", language)
     return say("queued", language).format(place=part.position)
 
 

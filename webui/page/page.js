@@ -18,14 +18,10 @@
             show(!dark());
             remember("studio-colours", dark() ? "dark" : "light");
         },
-        language() {
-            const stored = remembered("studio-language");
-            return stored === "zh" || stored === "en" ? stored : "";
-        },
         setLanguage(language, kept) {
             root.lang = language === "zh" ? "zh-CN" : "en";
-            root.classList.remove("unsettled");
-            if (kept) remember("studio-language", language);
+            // A cookie, so that the page already arrives in this language the next time.
+            if (kept) document.cookie = `studio-language=${language}; Path=/; Max-Age=31536000; SameSite=Lax`;
             return language;
         },
         // The text of a box with something put in at the cursor, or around what is selected.

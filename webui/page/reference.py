@@ -16,11 +16,13 @@ from inference.frontend.reference import PreparedClip, prepare_clip
 from inference.frontend.transcript import doubtful_transcript
 from inference.types import Reference, SynthesisError
 from inference.voices import SavedVoice
+from webui.outputs import hand_out
 from webui.page.context import QUIET, PageContext
+from webui.page.examples import VOICE, example_transcript
 from webui.page.look import waveform
 from webui.page.texts import explain, say
 from webui.page.verdict import is_cut, sentence_html, verdict_html
-from webui.page.video import sound_of_video, video_button
+from webui.page.video import playable, sound_of_video, video_button
 from webui.page.voice_saving import VoiceSaver
 from webui.studio import SpeechPool
 
@@ -65,10 +67,9 @@ class ReferencePicker:
         )
         context.keep(self.heard, label="heard")
         self.inputs = [self.voice, self.audio, self.transcript]
-        self._of_clips: list[Any] = [self._clip_part]  # what is there for a clip only
+        self._saver: VoiceSaver | None = None
         if saved and library is not None and not library.locked:
-            saver = VoiceSaver(context, name, self.audio, self.transcript)
-            self._of_clips.append(saver.fold)
+            self._saver = VoiceSaver(context, name, self.audio, self.transcript)
         self._connect()
 
     def _build_clip(self) -> None:
@@ -86,6 +87,10 @@ class ReferencePicker:
             label="reference",
         )
         with gr.Row(elem_classes="small-row"):
+            self.example = gr.Button(
+                say("example_voice", "zh"), size="sm", visible=VOICE.is_file(), elem_id=f"{name}-example"
+            )
+            keep(self.example, value="example_voice")
             self._video = keep(video_button(f"{name}-video"), label="from_video")
             self._transcribe = gr.Button(
                 say("transcribe", "zh"),
@@ -104,20 +109,25 @@ class ReferencePicker:
         keep(self.transcript, label="transcript", placeholder="transcript_hint")
 
     def _connect(self) -> None:
-        language, told = self._context.language, [self.verdict, self.heard]
+        language = self._context.language
+        told: list[Any] = [self.verdict, self.heard]
+        if self._saver is not None and self._saver.fold is not None:
+            told.append(self._saver.fold)
         everything = [self.voice, self.audio, self.transcript, language]
-        self.audio.change(self._examine, everything, told, **QUIET)
-        self.transcript.blur(self._examine, everything, told, **QUIET)
-        self.voice.change(self._choose, everything, [*self._of_clips, *told], **QUIET)
+        self.audio.change(self._tell, everything, told, **QUIET)
+        self.audio.upload(playable, self.audio, self.audio, **QUIET)
+        self.transcript.blur(self._tell, everything, told, **QUIET)
+        self.voice.change(self._choose, everything, [self._clip_part, *told], **QUIET)
+        self.example.click(self._take_example, None, [self.audio, self.transcript], **QUIET)
         self._video.upload(
             sound_of_video, [self._video, language], [self.audio, self.verdict], api_visibility="private"
         )
         self._transcribe.click(
-            self._write_down,
-            [self.audio, language],
-            [self.transcript, self.verdict],
+            self._fill_in,
+            [self.voice, self.audio, language],
+            [self.transcript, *told],
             api_visibility="private",
-        ).then(self._examine, everything, told, **QUIET)
+        )
         self._context.on_show(self._retell, [self.voice, self.audio, self.transcript], [self.verdict])
 
     # ------------------------------------------------------------------------------------------------ requests
@@ -134,12 +144,24 @@ class ReferencePicker:
         return Reference(Path(audio), said), Path(audio).stem
 
     # ------------------------------------------------------------------------------------------------- handlers
+    def _take_example(self) -> tuple[Any, Any]:
+        """(clip, its words): the example voice, in a copy for this visitor."""
+        return hand_out(VOICE), example_transcript() if self._wants_transcript else gr.skip()
+
     async def _choose(
         self, voice: str | None, audio: str | None, transcript: str | None, language: str
-    ) -> Any:
+    ) -> list[Any]:
         """The saved voice's sound and facts in the place of the clip, or the clip again."""
-        parts = [gr.update(visible=not voice)] * len(self._of_clips)
-        return [*parts, *(await self._examine(voice, audio, transcript, language))]
+        return [gr.update(visible=not voice), *(await self._tell(voice, audio, transcript, language))]
+
+    async def _tell(
+        self, voice: str | None, audio: str | None, transcript: str | None, language: str
+    ) -> list[Any]:
+        """(verdict, player of what is heard, the offer to save the clip where there is one)."""
+        told: list[Any] = list(await self._examine(voice, audio, transcript, language))
+        if self._saver is not None:
+            told.append(gr.update(visible=bool(audio) and not voice))
+        return told
 
     async def _examine(
         self, voice: str | None, audio: str | None, transcript: str | None, language: str
@@ -208,6 +230,13 @@ class ReferencePicker:
         if entry.transcript:
             return f"{facts} {say('saved_says', language).format(transcript=entry.transcript)}"
         return f"{facts} {say('without_transcript', language)}"
+
+    async def _fill_in(self, voice: str | None, audio: str | None, language: str) -> list[Any]:
+        """(transcript, what `_tell` gives); why there is no transcript in the place of the verdict."""
+        said, sentence = await self._write_down(audio, language)
+        if isinstance(said, str):
+            return [said, *(await self._tell(voice, audio, said, language))]
+        return [said, sentence, gr.skip(), *([gr.skip()] if self._saver is not None else [])]
 
     async def _write_down(self, audio: str | None, language: str) -> tuple[Any, Any]:
         if not audio or self._transcriber is None:

@@ -11,7 +11,8 @@ from typing import Any
 import gradio as gr
 
 from inference.types import AudioChunk, Mode, Reference, SynthesisError, SynthesisRequest
-from webui.page.context import PageContext
+from webui.page.context import QUIET, PageContext
+from webui.page.examples import example_text
 from webui.page.instruction_part import InstructionPart
 from webui.page.output_part import OutputPart, finished, place_words, seconds_of, wav_of
 from webui.page.reference import ReferencePicker
@@ -77,6 +78,7 @@ class SynthesisTab:
             settings.streaming,
             settings.format,
             self._reference.voice,
+            self._reference.audio,
         ]
 
     @property
@@ -86,12 +88,13 @@ class SynthesisTab:
 
     def settings_updates(self, settings: Mapping[str, Any]) -> list[Any]:
         """Updates of `settings_components` from what `speak` was given as `settings`; what is missing stays."""
-        keys = ("text", "extra", "speed", "seed", "stream", "format", "voice")
+        keys = ("text", "extra", "speed", "seed", "stream", "format", "voice", "clip")
         return [gr.update(value=settings[key]) if key in settings else gr.skip() for key in keys]
 
     # ------------------------------------------------------------------------------------------------ handlers
     def _connect(self) -> None:
         language, settings, output = self._context.language, self._settings, self._output
+        self._reference.example.click(self._suggest, [self._text.text, language], self._text.text, **QUIET)
         run = gr.on(
             [output.generate.click, self._text.text.submit],
             self._speak,
@@ -121,6 +124,10 @@ class SynthesisTab:
             api_visibility="private",
             show_progress="hidden",
         )
+
+    def _suggest(self, text: str | None, language: str) -> Any:
+        """Something to say for who tries the example voice and has written nothing yet."""
+        return gr.skip() if (text or "").strip() else example_text(self._context.example_text, language)
 
     async def _speak(
         self,
@@ -218,7 +225,7 @@ class SynthesisTab:
         )
 
     def _remembered(self, wish: Wish) -> dict[str, Any]:
-        """What the history keeps to be used again; a clip itself is not kept."""
+        """What the history keeps to be used again, beside the clip itself."""
         return {
             "mode": self._mode.value,
             "text": wish.text,

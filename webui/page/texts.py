@@ -32,6 +32,12 @@ def explain(error: SynthesisError, language: str) -> str:
         return error.message
 
 
+def explain_code(code: str, message: str, language: str) -> str:
+    """The same of an error whose details are no longer known: its own English where the sentence needs them."""
+    template = ERRORS_ZH.get(code, "{") if language == "zh" else "{"
+    return message if "{" in template else template
+
+
 def warn(codes: Iterable[str], language: str) -> str:
     """One sentence with all that was found about the reference clip; "" for nothing."""
     found = [WARNINGS[code][language] for code in codes if code in WARNINGS]

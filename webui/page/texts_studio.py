@@ -69,12 +69,15 @@ TEXTS_STUDIO: dict[str, dict[str, str]] = {
     # History.
     "tab_history": {"zh": "历史", "en": "History"},
     "about_history": {
-        "zh": "这个浏览器合成过的声音，只有你能看到；{keep}。",
-        "en": "What this browser has had made; only you see it. {keep}.",
+        "zh": "这个浏览器合成过的声音和所用的参考音频，只有你能看到；{keep}。",
+        "en": "What this browser has had made, with the clips it was made from; only you see it. {keep}.",
     },
     "history_kept": {"zh": "保留 {days} 天", "en": "Kept for {days} days"},
     "history_kept_always": {"zh": "一直保留，直到你删除", "en": "Kept until you delete it"},
-    "history_none": {"zh": "还没有结果。", "en": "Nothing here yet."},
+    "history_none": {
+        "zh": "还没有结果。生成的声音会出现在这里。",
+        "en": "Nothing here yet. What you generate appears here.",
+    },
     "history_no_cookie": {
         "zh": "浏览器没有保存 Cookie，因此无法记录历史。",
         "en": "Your browser keeps no cookies, so there is no history.",
@@ -88,4 +91,8 @@ TEXTS_STUDIO: dict[str, dict[str, str]] = {
     "history_pick": {"zh": "结果", "en": "Results"},
     "history_listen": {"zh": "试听", "en": "Listen"},
     "history_reused": {"zh": "设置已填入“{tab}”。", "en": "The settings are in “{tab}”."},
+    "history_clip_gone": {
+        "zh": "当时的参考音频已不在，请重新上传。",
+        "en": "The clip is no longer there; give it again.",
+    },
 }

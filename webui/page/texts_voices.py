@@ -9,7 +9,7 @@ TOASTS: Table = {
     "toast_title": {"zh": "提示", "en": "Note"},
     "toast_file": {
         "zh": "这里不能用这种文件；请换一个格式，视频请用“从视频取声音”。",
-        "en": "This kind of file cannot be used here; choose another one. For a video there is “Take it from a video”.",
+        "en": "This kind of file cannot be used here; choose another one. For a video there is “From a video”.",
     },
     "toast_size": {
         "zh": "文件太大；请换一个小一些的。",
@@ -33,8 +33,8 @@ VOICES: Table = {
     },
     "voices_mine": {"zh": "已保存的声音", "en": "Saved voices"},
     "voices_none": {
-        "zh": "还没有保存的声音。在右边录一段，或导入一个声音文件。",
-        "en": "There are no saved voices yet. Record one on the right, or import a voice file.",
+        "zh": "还没有保存的声音。添加一段录音，或导入一个声音文件。",
+        "en": "There are no saved voices yet. Add one from a clip, or import a voice file.",
     },
     "voices_add_heading": {"zh": "### 添加声音", "en": "### Add a voice"},
     "voice_facts": {

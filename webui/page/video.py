@@ -1,4 +1,5 @@
-"""A button that takes the reference clip out of a video: Gradio's audio box turns video files away."""
+"""A button that takes the reference clip out of a video, which Gradio's audio box turns away; and clips that no
+browser plays, made playable."""
 
 from __future__ import annotations
 
@@ -31,6 +32,10 @@ FILE_TYPES = [
 ]
 
 
+# What current browsers play by themselves.
+PLAYED = {".wav", ".mp3", ".m4a", ".mp4", ".aac", ".ogg", ".oga", ".opus", ".flac", ".webm"}
+
+
 def video_button(elem_id: str) -> gr.UploadButton:
     """The button; connect its `upload` to `sound_of_video`."""
     return gr.UploadButton(
@@ -41,8 +46,22 @@ def video_button(elem_id: str) -> gr.UploadButton:
 def sound_of_video(path: str | None, language: str) -> tuple[Any, str]:
     """(value of the audio box, HTML about it): its sound as 16-bit mono, or a sentence about what is wrong."""
     try:
-        clip = decode_audio(Path(path or ""))
+        return _sound_of(Path(path or "")), ""
     except SynthesisError as error:
         return gr.skip(), sentence_html(f"⚠️ {explain(error, language)}", "bad")
+
+
+def playable(path: str | None) -> Any:
+    """Value of the audio box for what was uploaded there: left alone where a browser can play it, or nobody can."""
+    if not path or Path(path).suffix.lower() in PLAYED:
+        return gr.skip()
+    try:
+        return _sound_of(Path(path))
+    except SynthesisError:  # told in the place of the verdict
+        return gr.skip()
+
+
+def _sound_of(path: Path) -> Any:
+    clip = decode_audio(path)
     pcm = (np.clip(clip.samples, -1.0, 1.0) * 32767).astype(np.int16)
-    return gr.update(value=(clip.sample_rate, pcm)), ""
+    return gr.update(value=(clip.sample_rate, pcm))

@@ -24,11 +24,13 @@ class VoiceSaver:
     def __init__(
         self, context: PageContext, name: str, audio: Any, transcript: Any, *, folded: bool = True
     ) -> None:
-        """`folded`: behind a line that opens it."""
+        """`folded`: behind a line that opens it, which is there once there is a clip."""
         self._context = context
         self.fold: gr.Accordion | None = None
         if folded:
-            with gr.Accordion(say("save_voice", "zh"), open=False, elem_classes="quiet-fold") as self.fold:
+            with gr.Accordion(
+                say("save_voice", "zh"), open=False, visible=False, elem_classes="quiet-fold"
+            ) as self.fold:
                 context.keep(self.fold, label="save_voice")
                 self._build(name)
         else:

@@ -199,6 +199,18 @@ def test_batches_take_turns_and_only_so_many_places(tmp_path: Path) -> None:
     assert pool.most_running == 3
 
 
+def test_more_places_once_the_pool_has_come_up(tmp_path: Path) -> None:
+    pool = Pool(pause=0.005)
+    with batches(pool, tmp_path, rows_at_once=1) as jobs:
+        jobs.allow(0)
+        number = jobs.start(rows(12), BatchSettings(voice=CLIP), "ann")
+        wait(lambda: jobs.status(number, "ann").spoken >= 2)
+        assert pool.most_running == 1
+        jobs.allow(3)
+        finished(jobs, number)
+    assert pool.most_running == 3
+
+
 def test_while_visitors_wait_batches_step_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "_CROWDED_SECONDS", 0.01)
     pool = Pool(pause=0.005)
