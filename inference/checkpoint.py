@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from inference.frontend.tokenizer import vocabulary_size
 from inference.model_yaml import CONFIG_NAME, TOKENIZER_FOLDER, read_model_config
@@ -261,5 +262,17 @@ def _other_files() -> tuple[str, ...]:
 
 def _on_meta(build: Callable[[], ModuleT]) -> ModuleT:
     """A module without memory: its tensors come from the file, so initialising them would be lost work."""
-    with torch.device("meta"):
+    with torch.device("meta"), _NothingDrawn():
         return build()
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Random values are left out: to draw them for "meta", torch imports its compiler, which takes a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return given["tensor"] if "tensor" in given else args[0]
+        return args[0] if func in (Tensor.normal_, Tensor.uniform_) else func(*args, **given)

@@ -129,7 +129,7 @@ class Options:
     flow_backend: str = _option(
         "auto",
         "what runs the flow's network; auto as above",
-        choices=("auto", "torch", "onnxruntime", "compiled", "triton", "tensorrt"),
+        choices=("auto", "torch", "fused", "onnxruntime", "compiled", "triton", "tensorrt"),
     )
     max_workers: int = _option(
         0,

@@ -45,6 +45,10 @@ _WORKER_GAUGES: dict[str, tuple[str, Callable[[WorkerStatus], float]]] = {
 }
 _WORKER_COUNTERS: dict[str, tuple[str, Callable[[WorkerStatus], float]]] = {
     "cosyvoice_worker_restarts": ("Times the worker was started again", lambda worker: worker.restarts),
+    "cosyvoice_worker_backend_failures": (
+        "Backends of flow and vocoder that were given up for another one",
+        lambda worker: worker.stats.backend_failures,
+    ),
     "cosyvoice_worker_decode_steps": (
         "Steps of the language model",
         lambda worker: worker.stats.speech_steps,

@@ -1,4 +1,8 @@
-"""Starts the studio: worker pool, page, web server, share link; and ends it in order."""
+"""Starts the studio: worker pool, page, web server, share link; and ends it in order.
+
+The page is opened as soon as it can be built. What is asked before a worker is warm waits in the pool's queue, and the
+page says so.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +15,38 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from inference.collector import collector_off
 from inference.types import EngineError
-from webui.caretaker import Caretaker
-from webui.limits import limits_of
-from webui.logins import Logins
-from webui.metrics import MeteredPool, Metrics
 from webui.options import Options
-from webui.outputs import DAY, GIGABYTE, Retention
-from webui.share import is_public, own_address
+from webui.pool_start import PoolStart
 from webui.stop_signals import StopSignals
-from webui.studio import Studio
 from webui.uploads import private_uploads
 
+# The workers are started before the rest is imported: they have the most to do.
 if TYPE_CHECKING:
     from inference.pool import WorkerPool
+    from webui.logins import Logins
     from webui.server import WebServer
+    from webui.studio import Studio
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0  # for what is being spoken when the studio is told to stop
 LINGER_SECONDS = 2.0  # for browsers to fetch what has just been finished
-FLOOD = 64  # clicks that Gradio may hold back before it refuses them itself, in English
+LOOK_SECONDS = 0.1
+USUAL_WORKERS, USUAL_PLACES = 8, 64  # at most, where the pool chooses
+FLOOD = 64  # clicks beyond, before Gradio refuses them itself, in English
 BATCH_SHARE = 4  # one in so many places may be taken by batches
 
 
 def serve(options: Options) -> None:
-    """Load the model and serve the page until SIGINT or SIGTERM, then finish what is being spoken.
+    """Serve the page, and load the model beside it, until SIGINT or SIGTERM; then finish what is being spoken.
 
     Raises `CheckpointError` for an unusable model folder, `RequestError` for settings that cannot be met and
     `EngineError("port_taken")` for a busy port.
     """
+    from webui.logins import Logins
+
     _check_port(options.server_name, options.server_port)
     logins = Logins.read(options.auth)
     logins.admin = options.admin
@@ -53,12 +59,17 @@ def serve(options: Options) -> None:
     pool = _make_pool(options, folder, words)
     with StopSignals() as signals, private_uploads():
         try:
-            _start(pool, signals)
+            start = PoolStart(pool)
+            with collector_off():
+                _import_page()
+            start.done()  # a folder that cannot be loaded is often told by now
             if not signals.stopped:
+                from webui.metrics import MeteredPool, Metrics
+
                 # From here on all that is asked is counted, whichever way it comes.
-                pool = cast("WorkerPool", MeteredPool(pool, Metrics(pool.status), "page"))
-                with _open_studio(pool, options, folder, words, logins) as studio:
-                    _serve(pool, studio, options, folder, signals)
+                metered = cast("WorkerPool", MeteredPool(pool, Metrics(pool.status), "page"))
+                with _open_studio(metered, options, folder, words, logins) as studio:
+                    _serve(metered, studio, options, folder, start, signals)
         finally:
             pool.close()
 
@@ -84,30 +95,26 @@ def _make_pool(options: Options, folder: Path, words: Path | None) -> WorkerPool
     return WorkerPool(settings, VoiceLibrary(options.voices_dir, folder, locked=options.lock_voices))
 
 
-def _start(pool: WorkerPool, signals: StopSignals) -> None:
-    """Wait until the pool can speak, or a signal; Gradio, which takes as long to import, is imported meanwhile."""
+def _import_page() -> None:
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # the page asks nothing of the outside world
-    with ThreadPoolExecutor(1, thread_name_prefix="start") as executor:
-        starting = executor.submit(pool.start_blocking)
-        try:
-            import webui.api.app
-            import webui.page.layout
-            import webui.server  # noqa: F401
+    from webui.gradio_import import import_gradio
 
-            while not starting.done() and not signals.wait(0.1):
-                pass
-        finally:
-            if not starting.done():
-                pool.close()
-        if not signals.stopped:
-            starting.result()
+    import_gradio()
+    import webui.api.app
+    import webui.page.layout
+    import webui.server  # noqa: F401
 
 
 @contextlib.contextmanager
 def _open_studio(
     pool: WorkerPool, options: Options, folder: Path, words: Path | None, logins: Logins
 ) -> Iterator[Studio]:
+    from webui.caretaker import Caretaker
+    from webui.limits import limits_of
+    from webui.outputs import DAY, GIGABYTE, Retention
     from webui.preview import TextPreview
+    from webui.share import is_public
+    from webui.studio import Studio
     from webui.transcribe import find_transcriber
 
     studio = Studio(
@@ -119,7 +126,6 @@ def _open_studio(
         limits=limits_of(options),
         retention=Retention(options.keep_days * DAY, options.keep_gigabytes * GIGABYTE),
         logins=logins,
-        rows_at_once=_places(pool) // BATCH_SHARE,
     )
     studio.sharing.unguarded = (options.share or is_public(options.server_name)) and not logins.required
     if studio.sharing.unguarded:
@@ -128,10 +134,15 @@ def _open_studio(
         )
     try:
         with Caretaker(studio.clean):
-            studio.jobs.begin()
             yield studio
     finally:
         studio.close()
+
+
+def _most_places(options: Options) -> int:
+    """Clicks that the page lets through at once. The pool, which may still be starting, has no more places."""
+    workers = options.max_workers or USUAL_WORKERS
+    return workers * (options.concurrency_count or USUAL_PLACES) + options.queue_size + FLOOD
 
 
 def _places(pool: WorkerPool) -> int:
@@ -139,13 +150,27 @@ def _places(pool: WorkerPool) -> int:
     return sum(worker.concurrency for worker in pool.status().workers)
 
 
-def _serve(pool: WorkerPool, studio: Studio, options: Options, folder: Path, signals: StopSignals) -> None:
-    server = _open_page(pool, studio, options, folder)
+def _serve(
+    pool: WorkerPool,
+    studio: Studio,
+    options: Options,
+    folder: Path,
+    start: PoolStart,
+    signals: StopSignals,
+) -> None:
+    with collector_off():
+        server = _open_page(pool, studio, options, folder)
     try:
         if options.share:
             studio.sharing.open(options.server_port)
         if options.open_browser:
             _open_browser(server.url + "/")
+        while not start.done() and not signals.wait(LOOK_SECONDS):
+            pass
+        if not signals.stopped:
+            print(f"The model is ready ({start.seconds:.0f} s).", flush=True)
+            studio.jobs.allow(_places(pool) // BATCH_SHARE)
+            studio.jobs.begin()
         signals.wait()
         print("Stopping; what is being spoken is finished first (again to stop at once).", flush=True)
         studio.jobs.close()  # a batch goes on at the next start
@@ -160,14 +185,15 @@ def _open_page(pool: WorkerPool, studio: Studio, options: Options, folder: Path)
     from webui.ffmpeg import be_patient_with_encoder, ensure_ffmpeg
     from webui.page.layout import build_page
     from webui.server import WebServer, build_app
+    from webui.share import own_address
 
     be_patient_with_encoder()
     notice = "notice_bundled" if folder.resolve() == BUNDLED.resolve() else None
     page: Any = build_page(studio, can_stream=ensure_ffmpeg(), notice=notice, language=options.language)
     # The waiting room is the pool's, which every front shares and which tells visitors their place. Gradio lets all
     # through that can be served or wait there, and some more, so that it is the pool that says "busy".
-    places = _places(pool) + options.queue_size + FLOOD
-    page.queue(default_concurrency_limit=places, max_size=places)
+    most = _most_places(options)
+    page.queue(default_concurrency_limit=most, max_size=most)
     server = WebServer(build_app(studio, pool, page, options), options.server_name, options.server_port)
     server.start()
     print(f"Studio: {server.url}", flush=True)
@@ -189,6 +215,9 @@ def _open_browser(url: str) -> None:
 
 def _drain(pool: WorkerPool, studio: Studio, signals: StopSignals) -> None:
     """Finish what is live and hand it out, until the time is over or another signal comes."""
+    if not pool.status().ready:  # nothing is live yet
+        pool.close()
+        return
     signals.clear()
     linger = LINGER_SECONDS if studio.speaking else 0.0
     with ThreadPoolExecutor(1, thread_name_prefix="drain") as executor:

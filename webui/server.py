@@ -28,7 +28,11 @@ def build_app(studio: Studio, pool: Any, page: Any, options: Options) -> FastAPI
     from fastapi import FastAPI
     from starlette.middleware.cors import CORSMiddleware
 
+    from webui.api.guard import RequestIds
+    from webui.own_files import OwnFilesOnly
+    from webui.page.first_language import FirstLanguage
     from webui.page.look import look
+    from webui.page_assets import PageAssets, assets_folder
 
     app = FastAPI(title="CosyVoice Studio", docs_url=None, redoc_url=None, openapi_url=None)
     add_api = getattr(importlib.import_module("webui.api"), "add_api", None)
@@ -64,8 +68,13 @@ def build_app(studio: Studio, pool: Any, page: Any, options: Options) -> FastAPI
     # Without it Gradio takes any path of this machine that a client names for one that was uploaded.
     page.has_launched = True
     studio.logins.watch(app.routes[-1].app)  # type: ignore[attr-defined]
+    app.add_middleware(FirstLanguage, usual=options.language, words=getattr(page, "first_words", None))
+    app.add_middleware(OwnFilesOnly)
     app.add_middleware(VisitorCookie)
+    if (assets := assets_folder()) is not None:
+        app.add_middleware(PageAssets, folder=assets)
     app.add_middleware(Gate, prefix=_path_of(options.root_path))
+    app.add_middleware(RequestIds)
     return app
 
 

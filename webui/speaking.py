@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from inference.pool_status import PoolStatus
 from inference.types import AudioChunk, Int16Audio, Reference, SynthesisRequest, Voice
 
 SIGN_SECONDS = 0.4  # between two signs of life while there is no sound
@@ -33,6 +34,8 @@ class SpeechPool(Protocol):
     @property
     def sample_rate(self) -> int: ...
 
+    def status(self) -> PoolStatus: ...
+
     def submit(self, request: SynthesisRequest) -> Spoken: ...
 
     async def voice(self, reference: Reference) -> Voice: ...
@@ -43,6 +46,7 @@ class Waiting:
     """Nothing new to hear. Comes every moment, as Gradio notices a closed page only when it is given something."""
 
     position: int  # how many are served before; 0: this one is being served
+    loading: bool = False  # nobody is served yet
 
 
 class Speaking:
@@ -53,11 +57,12 @@ class Speaking:
         self.first_audio = 0.0
         self.wait = 0.0
         self.pieces: list[Int16Audio] = []
+        self._pool = pool
         self._submission = pool.submit(request)
 
     async def parts(self) -> AsyncGenerator[Waiting | AudioChunk, None]:
         try:
-            async with aclosing(_with_signs_of_life(self._submission)) as parts:
+            async with aclosing(_with_signs_of_life(self._submission, self._waiting)) as parts:
                 async for part in parts:
                     if isinstance(part, AudioChunk):
                         self.wait = part.timings.queue
@@ -69,15 +74,21 @@ class Speaking:
         finally:
             await self._submission.aclose()
 
+    def _waiting(self) -> Waiting:
+        position = self._submission.position
+        return Waiting(position, position > 0 and not self._pool.status().ready)
 
-async def _with_signs_of_life(spoken: Spoken) -> AsyncGenerator[Waiting | AudioChunk, None]:
-    """The chunks, and `Waiting` whenever none has come for a while."""
+
+async def _with_signs_of_life(
+    spoken: Spoken, waiting: Callable[[], Waiting]
+) -> AsyncGenerator[Waiting | AudioChunk, None]:
+    """The chunks, and what `waiting` gives whenever none has come for a while."""
     pending: asyncio.Task[AudioChunk | None] | None = None
     try:
         while True:
             pending = asyncio.ensure_future(_next(spoken))
             while not (await asyncio.wait({pending}, timeout=SIGN_SECONDS))[0]:
-                yield Waiting(spoken.position)
+                yield waiting()
             chunk = pending.result()
             if chunk is None:
                 return

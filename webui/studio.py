@@ -78,12 +78,8 @@ class Studio:
         limits: VisitorLimits | None = None,
         retention: Retention | None = None,
         logins: Logins | None = None,
-        rows_at_once: int = 1,
     ) -> None:
-        """`rows_at_once`: rows of all batches together that may be in the pool.
-
-        Raises `EngineError("output_not_writable")`.
-        """
+        """Raises `EngineError("output_not_writable")`."""
         self._pool = self.pool = pool
         self.texts = texts
         self.transcriber = transcriber
@@ -101,7 +97,7 @@ class Studio:
         except (OSError, sqlite3.Error) as error:
             raise self.outputs.not_writable(error) from error
         spoken_by = pool.for_front("batch") if isinstance(pool, MeteredPool) else pool
-        self.jobs = BatchJobs(spoken_by, state / "batches", rows_at_once=rows_at_once)
+        self.jobs = BatchJobs(spoken_by, state / "batches")
 
     def close(self) -> None:
         """Stop the batches, which go on at the next start, and close the history."""
@@ -182,6 +178,7 @@ class Studio:
         voice_name: str,
         settings: Mapping[str, Any] | None,
     ) -> None:
+        audio = request.voice.audio if isinstance(request.voice, Reference) else None
         try:
             self.history.add(
                 visitor,
@@ -192,6 +189,7 @@ class Studio:
                 duration=take.duration,
                 voice=voice_name,
                 settings=settings,
+                clip=audio if isinstance(audio, Path) else None,
             )
         except sqlite3.Error:  # the sound is there; that it is not listed must not cost it
             logger.exception("a take could not be noted in the history")

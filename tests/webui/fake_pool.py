@@ -64,6 +64,7 @@ class FakePool:
         self.fail_after = fail_after
         self.pause = pause
         self.position = position
+        self.ready = True
         self.running = 0
         self.waiting = 0
         self.most_running = 0
@@ -71,7 +72,7 @@ class FakePool:
         self.requests: list[SynthesisRequest] = []
 
     def status(self) -> PoolStatus:
-        return PoolStatus(True, False, self.waiting, self.running, 32, ())
+        return PoolStatus(self.ready, False, self.waiting, self.running, 32, ())
 
     def submit(self, request: SynthesisRequest) -> FakeSubmission:
         self.requests.append(request)

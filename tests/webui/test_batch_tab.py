@@ -186,3 +186,22 @@ def test_settings_are_filled_into_the_tab_they_came_from(
     assert filled[:4] == ["Text of 1.wav.", "calmly", 1.5, 5]
     told, _, *updates = asyncio.run(tab._use_again(take.id, "en", browser("b")))
     assert told.startswith("⚠️") and all("value" not in update for update in updates)
+
+
+def test_the_clip_of_a_take_comes_back_with_its_settings(
+    tabs: tuple[BatchTab, HistoryTab], studio: Studio, tmp_path: Path
+) -> None:
+    clip = tmp_path / "me.wav"
+    clip.write_bytes(b"my voice")
+    given = {"mode": "clone", "text": "Hello.", "seed": 5, "duration": 1.0}
+    for name, kept in (("1.wav", clip), ("2.wav", None)):
+        (studio.output_dir / name).write_bytes(b"sound")
+        studio.history.add(visitor_of(browser("a")), studio.output_dir / name, clip=kept, **given)
+    clip.unlink()  # as uploads are, after some hours
+    without, with_clip = studio.history.takes(visitor_of(browser("a")))
+    told, _, *updates = asyncio.run(tabs[1]._use_again(with_clip.id, "en", browser("a")))
+    (restored,) = (update["value"] for update in updates if str(update.get("value")).endswith("me.wav"))
+    assert Path(restored).read_bytes() == b"my voice" and Path(restored).is_relative_to(tmp_path / "cache")
+    assert "no longer there" not in told
+    told, *_ = asyncio.run(tabs[1]._use_again(without.id, "zh", browser("a")))
+    assert "请重新上传" in told

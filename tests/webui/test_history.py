@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -89,3 +90,89 @@ def test_a_broken_file_is_an_error_and_not_overwritten(tmp_path: Path) -> None:
 def test_only_so_many_are_shown(history: History, tmp_path: Path) -> None:
     numbers = [add(history, tmp_path, "ann", f"{number}.wav") for number in range(5)]
     assert [take.id for take in history.takes("ann", most=2)] == numbers[:-3:-1]
+
+
+# ------------------------------------------------------------------------------------------------ reference clips
+def clip_of(folder: Path, name: str = "me.wav", content: bytes = b"my voice") -> Path:
+    path = folder / "uploads" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def kept_clips(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / ".studio" / "clips").rglob("*") if path.is_file())
+
+
+def test_a_clip_outlives_its_upload_and_goes_with_its_last_take(history: History, tmp_path: Path) -> None:
+    clip = clip_of(tmp_path)
+    first = add(history, tmp_path, "ann", "1.wav", clip=clip)
+    second = add(history, tmp_path, "ann", "2.wav", clip=clip)
+    clip.unlink()
+    for number in (first, second):
+        kept = history.find("ann", number).clip
+        assert kept is not None and kept.name == "me.wav" and kept.read_bytes() == b"my voice"
+    assert kept_clips(tmp_path) == ["me.wav"]
+    assert (tmp_path / ".studio" / "clips").stat().st_mode & 0o077 == 0
+    history.delete("ann", first)
+    assert history.find("ann", second).clip is not None
+    history.delete("ann", second)
+    assert kept_clips(tmp_path) == []
+
+
+def test_clearing_or_forgetting_takes_leaves_the_clips_of_others(history: History, tmp_path: Path) -> None:
+    for visitor, name in (("ann", "1.wav"), ("bob", "2.wav"), ("eve", "3.wav")):
+        add(history, tmp_path, visitor, name, clip=clip_of(tmp_path, f"{visitor}.wav"))
+    history.clear("ann")
+    assert kept_clips(tmp_path) == ["bob.wav", "eve.wav"]
+    (tmp_path / "2.wav").unlink()
+    history.forget()
+    assert kept_clips(tmp_path) == ["eve.wav"]
+
+
+def test_a_clip_that_cannot_be_kept_costs_nothing(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webui.clips.LARGEST", 10)
+    for name, clip in (
+        ("1.wav", clip_of(tmp_path, content=b"x" * 11)),
+        ("2.wav", tmp_path / "gone.wav"),
+        ("3.wav", clip_of(tmp_path, "empty.wav", b"")),
+    ):
+        number = add(history, tmp_path, "ann", name, clip=clip)
+        assert history.find("ann", number).clip is None
+    assert add(history, tmp_path, "ann", "4.wav") and history.takes("ann")[0].clip is None
+
+
+def test_a_history_from_before_clips_were_kept_is_taken_over(tmp_path: Path) -> None:
+    from webui.history import _MIGRATIONS
+
+    file = tmp_path / ".studio" / "history.sqlite3"
+    file.parent.mkdir()
+    old = sqlite3.connect(file)
+    old.executescript(f"BEGIN; {_MIGRATIONS[0]}; PRAGMA user_version = 1; COMMIT;")
+    row = ("ann", 1.0, "clone", "", "Hello.", 7, 1.5, "1.wav", "{}")
+    old.execute(
+        "INSERT INTO takes (visitor, created, mode, voice, text, seed, duration, file, settings)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row,
+    )
+    old.commit()
+    old.close()
+    (tmp_path / "1.wav").write_bytes(b"sound")
+    (take,) = History(file, tmp_path).takes("ann")
+    assert (take.text, take.clip) == ("Hello.", None)
+
+
+def test_clips_take_no_more_than_their_share_of_the_disk(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webui.clips.MOST", 25)
+    numbers = []
+    for count in range(4):
+        clip = clip_of(tmp_path, f"{count}.wav", b"ten bytes " + bytes([count]))
+        numbers.append(add(history, tmp_path, "ann", f"take{count}.wav", clip=clip))
+        for kept in (tmp_path / ".studio" / "clips").iterdir():  # a moment passes
+            os.utime(kept, (kept.stat().st_mtime - 10,) * 2)
+    assert kept_clips(tmp_path) == ["2.wav", "3.wav"]
+    assert [history.find("ann", number).clip is None for number in numbers] == [True, True, False, False]

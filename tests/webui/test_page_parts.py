@@ -13,7 +13,7 @@ import pytest
 
 from inference.frontend.audio import Clip
 from inference.frontend.reference import prepare_clip
-from inference.types import EngineError, Reference, Voice
+from inference.types import EngineError, Mode, Reference, Voice
 from inference.voices import VoiceLibrary
 from tests.make_clips import noise, silence, speech, wav_bytes
 from tests.voice_support import made_voice, prepared_clip
@@ -22,12 +22,14 @@ from tests.webui.fake_pool import FakePool
 gr = pytest.importorskip("gradio")
 
 from webui.page.context import PageContext  # noqa: E402
-from webui.page.examples import EXAMPLES, PRESETS  # noqa: E402
+from webui.page.examples import EXAMPLES, PRESETS, VOICE  # noqa: E402
 from webui.page.layout import build_page  # noqa: E402
 from webui.page.reference import ReferencePicker  # noqa: E402
+from webui.page.tab import SynthesisTab  # noqa: E402
 from webui.page.text_part import TextPart  # noqa: E402
 from webui.page.texts import TEXTS  # noqa: E402
 from webui.page.verdict import verdict_html  # noqa: E402
+from webui.page.video import playable  # noqa: E402
 from webui.page.voice_saving import VoiceSaver  # noqa: E402
 from webui.page.voices_tab import VoicesTab  # noqa: E402
 from webui.preview import TextPreview  # noqa: E402
@@ -168,6 +170,41 @@ def test_a_transcriber_fills_in_the_words(context: PageContext, tmp_path: Path) 
     assert asyncio.run(picker._write_down(path, "en"))[0] == "What is said."
     bad = clip_file(tmp_path, speech(5.0, RATE), "bad.wav")
     assert "没能识别" in asyncio.run(picker._write_down(bad, "zh"))[1]
+    said, verdict, *_ = asyncio.run(picker._fill_in("", path, "en"))
+    assert said == "What is said." and "5.0 s usable" in verdict
+    for clip, words in ((None, "Upload or record a clip"), (bad, "could not be transcribed")):
+        said, verdict, *rest = asyncio.run(picker._fill_in("", clip, "en"))
+        assert said == gr.skip() and words in verdict and rest == [gr.skip()] * 2
+
+
+def test_the_example_voice_comes_with_its_words_and_a_text(context: PageContext, tmp_path: Path) -> None:
+    asking, silent = (build(ReferencePicker, context, "x", transcript=asked) for asked in (True, False))
+    clip, said = asking._take_example()
+    assert VOICE.stat().st_size < 200_000 and Path(clip).read_bytes() == VOICE.read_bytes()
+    assert "voice" in said and silent._take_example()[1] == gr.skip()
+    html, player = asyncio.run(asking._examine("", clip, said, "en"))
+    assert ">Good</strong>" in html and player["visible"] is False and "transcript" not in html
+    tab = build(SynthesisTab, context, Mode.CLONE)
+    assert tab._suggest(" ", "zh") == EXAMPLES["中文"] and tab._suggest(None, "en") == EXAMPLES["English"]
+    assert tab._suggest("My own.", "en") == gr.skip()
+
+
+def test_a_clip_that_no_browser_plays_is_made_playable(tmp_path: Path) -> None:
+    path = tmp_path / "phone.caf"  # the name alone decides; what is in it is found out by the decoder
+    path.write_bytes(wav_bytes(speech(2.0, RATE), RATE))
+    rate, pcm = playable(str(path))["value"]
+    assert rate == RATE and pcm.dtype == np.int16 and len(pcm) == 2 * RATE
+    path.write_bytes(b"no sound at all")
+    for given in (str(path), clip_file(tmp_path, speech(2.0, RATE), "me.WAV"), None):
+        assert playable(given) == gr.skip()
+
+
+def test_a_clip_can_be_saved_once_there_is_one(context: PageContext, tmp_path: Path) -> None:
+    picker = build(ReferencePicker, context, "x")
+    path = clip_file(tmp_path, speech(5.0, RATE))
+    assert picker._saver.fold.visible is False
+    for voice, clip, offered in (("", path, True), ("", None, False), ("anna", path, False)):
+        assert asyncio.run(picker._tell(voice, clip, "", "en"))[-1]["visible"] is offered
 
 
 # -------------------------------------------------------------------------------------------------- the text

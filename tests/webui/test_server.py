@@ -150,6 +150,21 @@ def test_pages_of_other_sites_are_kept_out(served: Served) -> None:
     assert allowed(served.url, "https://example.org") == (None, None)
 
 
+def test_every_answer_has_a_request_id(served: Served) -> None:
+    """Those of the page and of the middlewares too."""
+    cross = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    with httpx.Client(base_url=served.url) as client:
+        for answer in (
+            client.get("/"),
+            client.get("/gradio_api/proxy=https://example.org/"),
+            client.get("/nothing"),
+            client.options("/v1/clone", headers=cross),
+        ):
+            assert answer.headers.get_list("x-request-id")[0].startswith("req_"), answer.url
+        mine = client.get("/health", headers={"X-Request-Id": "mine-1"})
+        assert mine.headers.get_list("x-request-id") == ["mine-1"]
+
+
 def test_chosen_sites_are_let_in(tmp_path: Path) -> None:
     with serving(tmp_path, enable_cors=("https://example.org",)) as studio:
         assert allowed(studio.url, "https://example.org") == ("https://example.org",) * 2

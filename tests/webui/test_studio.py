@@ -18,6 +18,7 @@ from tests.webui.fake_pool import RATE, FakePool, request, spoken, tone
 from webui import speaking as speaking_module
 from webui.limits import VisitorLimits
 from webui.outputs import Retention
+from webui.page.output_part import place_words
 from webui.studio import Studio, Take, Waiting
 
 pytestmark = pytest.mark.unit
@@ -182,6 +183,20 @@ def test_the_place_in_the_queue_is_told_while_waiting(
     first_sound = next(index for index, part in enumerate(parts) if isinstance(part, AudioChunk))
     assert any(isinstance(part, Waiting) for part in parts[first_sound:])  # a sign of life between chunks
     assert isinstance(parts[-1], Take)
+
+
+def test_while_the_model_is_loading_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking_module, "SIGN_SECONDS", 0.001)
+    pool = FakePool(position=3, pause=0.02)
+    pool.ready = False
+    waits = [part for part in asyncio.run(parts_of(Studio(pool, tmp_path))) if isinstance(part, Waiting)]
+    assert waits[0] == Waiting(3, loading=True)
+    assert all(
+        part.loading == (part.position > 0) for part in waits
+    )  # what is being spoken waits for no model
+    told = [place_words(part, "en") for part in (waits[0], Waiting(2), Waiting(0))]
+    assert "loading" in told[0] and "2" in told[1] and told[2] not in told[:2]
+    assert "加载" in place_words(waits[0], "zh")
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
