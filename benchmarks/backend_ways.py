@@ -24,6 +24,7 @@ from inference.runtime.packed_state import PackedStep
 from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.padded_velocity import BoundVelocity, PaddedSolver, PaddedVelocity
 from inference.runtime.velocity_choice import choose_step
+from inference.runtime.vocoder_fused import FusedSpectrum
 from inference.runtime.vocoder_pack import GAP, rows_used
 from inference.runtime.wave_parts import VOCODER_FRAMES
 
@@ -47,19 +48,19 @@ class Case:
 
 
 # ------------------------------------------------------------------------------------------------ vocoder
-def spectrum_way(name: str, backend: Spectrum, vocoder: Vocoder, case: Case) -> Way:
+def spectrum_way(backend: Spectrum | FusedSpectrum, vocoder: Vocoder, case: Case) -> Way:
     """The items' spectra (B, 18, 120*T + 1).
 
     As the pool would have it: on CUDA packed rows with a mask (but Triton's kernels, which make their own), on the CPU
     one item after the other.
     """
     mel, excitation = _items(vocoder, case)
+    if isinstance(backend, FusedSpectrum):
+        return _kernels_way(backend, mel, excitation)
     if mel.device.type == "cpu":
         return lambda: torch.cat(
             [_sure(backend(*item, None)) for item in zip(mel.split(1), excitation.split(1))]
         )
-    if name == "triton":
-        return lambda: _sure(backend(mel, excitation, None))
     each = max(1, VOCODER_FRAMES // case.frames)
     rows = [_packed(*part) for part in zip(mel.split(each), excitation.split(each))]
 
@@ -69,6 +70,19 @@ def spectrum_way(name: str, backend: Spectrum, vocoder: Vocoder, case: Case) -> 
             spectrum = _sure(backend(row.mel, row.excitation, row.mask))[0]
             found += [spectrum[:, start : start + case.frames * row.hops + 1] for start in row.starts]
         return torch.stack(found)
+
+    return run
+
+
+def _kernels_way(backend: FusedSpectrum, mel: Tensor, excitation: Tensor) -> Way:
+    """The layout is the host's work, which the lane does beside the device."""
+    length, ends, convolutions = mel.shape[2], backend.ends, backend.convolutions
+    starts, rows, flags = ends.layout(len(mel), length, mel.device)
+
+    def run() -> Tensor:
+        halves, spectrum = ends.spread(mel, excitation, starts, rows, convolutions.dtype)
+        found = ends.spectrum(convolutions.hidden(halves, spectrum, flags), flags, sound=False)
+        return ends.collect(found, starts, length)
 
     return run
 
@@ -113,7 +127,7 @@ def _sure(found: Tensor | None) -> Tensor:
     return found
 
 
-def spectrum_backend(name: str, vocoder: Vocoder, cache: Path | None) -> Spectrum:
+def spectrum_backend(name: str, vocoder: Vocoder, cache: Path | None) -> Spectrum | FusedSpectrum:
     """Raises what making it raises."""
     dtype = torch.float16 if vocoder.conv_pre.weight.is_cuda else torch.float32
     if name in ("torch-fp32", "torch"):
@@ -121,10 +135,7 @@ def spectrum_backend(name: str, vocoder: Vocoder, cache: Path | None) -> Spectru
     if name in ("compiled", "compiled-static"):
         return CompiledSpectrum(vocoder, dtype, dynamic=name == "compiled")
     if name == "triton":
-        from inference.runtime.vocoder_fused import FusedSpectrum
-
-        kernels = FusedSpectrum.of(vocoder)
-        return lambda mel, excitation, mask: kernels(mel, excitation)
+        return FusedSpectrum.of(vocoder)
     if name == "channels_last":
         fast = ChannelsLast(vocoder)
         return lambda mel, excitation, mask: fast(mel, excitation)
@@ -167,6 +178,10 @@ def _velocity(name: str, network: VelocityNetwork, dtype: torch.dtype, cache: Pa
         return network
     if name == "torch":
         return copy.deepcopy(network).to(dtype)
+    if name == "fused":
+        from inference.runtime.fused_velocity import FusedVelocity
+
+        return FusedVelocity(network)
     return BoundVelocity(network, _padded(name, network, dtype, cache))
 
 

@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from inference.settings import LaneSettings
 
 _PARTS = ("vocoder", "flow")
+_MEASURING_SECONDS = 180.0  # of a part, after which no further backend is tried
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,10 +67,7 @@ def build_engines(args: argparse.Namespace) -> int:
     print(sentence, flush=True)
     models = load_models(folder, args.device, args.precision)
     if models.device.type != "cuda":
-        from inference.runtime.backend_report import REPORT
-
-        for part, name in sorted(REPORT.used().items()):
-            print(f"{part}: {name} is used on the CPU.")
+        _choose_on_cpu(models.vocoder)
         return 0
     settings = _settings(args, models.device, models.config, models.language_model.dtype != torch.float32)
     build_kernels(models.language_model, models.flow, models.vocoder, settings, print)
@@ -80,6 +79,24 @@ def build_engines(args: argparse.Namespace) -> int:
     with FileLock(str(cache / "build.lock")), torch.cuda.stream(torch.cuda.Stream(models.device)):
         _build_and_choose(models.flow, models.vocoder, settings)
     return 0
+
+
+def _choose_on_cpu(vocoder: Vocoder) -> None:
+    """ONNX Runtime takes part once its graph is exported, which would hold up a worker's start."""
+    from importlib.util import find_spec
+
+    import torch
+
+    from inference.runtime.backend_report import REPORT
+    from inference.runtime.backends import install_spectrum_backend
+    from inference.runtime.onnx_backends import OnnxSpectrum
+
+    torch.set_num_threads(1)  # as a worker computes
+    if find_spec("onnx") and find_spec("onnxruntime"):
+        OnnxSpectrum.make(vocoder)
+        install_spectrum_backend(vocoder)
+    for part, name in sorted(REPORT.used().items()):
+        print(f"{part}: {name} is used on the CPU.")
 
 
 def _settings(
@@ -103,17 +120,21 @@ def _build_and_choose(flow: FlowModel, vocoder: Vocoder, settings: LaneSettings)
     import torch
 
     from inference.runtime.backend_plan import WaveBackends
-    from inference.runtime.token_to_wave import TokenToWave
-    from inference.runtime.wave_batch import BatchedWave
+    from inference.runtime.packed_flow import PackedFlow
+    from inference.runtime.vocoder_choice import choose_packed_vocoder
 
-    models = TokenToWave(flow, vocoder, 0)
     half = flow.encoder_proj.weight.dtype != torch.float32
-    lane = BatchedWave(models, settings, lambda items: None, torch.float16 if half else torch.float32)
-    build_all(lane.flow, vocoder, lane.vocoder.dtype, settings)
+    # As the lane makes them, with nothing but its own backends, which are candidates too.
+    packed = PackedFlow(flow, settings.max_batch, graphs=settings.graphs)
+    sounds = choose_packed_vocoder(
+        vocoder, settings.max_batch, torch.float16 if half else torch.float32, graphs=settings.graphs
+    )
+    build_all(packed, vocoder, sounds.dtype, settings)
     backends = WaveBackends(settings)
-    backends.attach(lane.flow, lane.vocoder, vocoder)
+    backends.hold(packed, sounds, vocoder)
     for part in _PARTS:
-        found = backends.measure(part)
+        found = backends.measure(part, _MEASURING_SECONDS, partial(_trying, part))
+        backends.remember(part, found)
         for verdict in found.verdicts:
             print(f"  {_line(part, verdict)}", flush=True)
         print(f"{part}: {found.name} is used from now on.", flush=True)
@@ -175,6 +196,10 @@ class Progress:
     def end(self, text: str) -> None:
         start = "\r\x1b[K" if self._written_over else ""
         print(f"{start}{self._part}: {text}, {time.monotonic() - self._begun:.0f} s", flush=True)
+
+
+def _trying(part: str, name: str) -> None:
+    print(f"{part}: trying {name}", flush=True)
 
 
 def _line(part: str, verdict: Verdict) -> str:

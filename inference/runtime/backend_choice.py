@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from inference.runtime.backend_report import REPORT
 from inference.runtime.graph_files import default_cache_dir, keep, short_hash
 from inference.runtime.precision import relative_error
 
@@ -73,12 +74,20 @@ def choose(
     check: Callable[[BackendT], Soundness],
     bound: float,
     measure: Callable[[BackendT], float],
+    limit: float = math.inf,
+    tell: Callable[[str], None] = lambda name: None,
 ) -> Chosen[BackendT] | None:
     """The fastest sound one. Candidates come in order of preference: a later one must be clearly faster. None if none
-    is sound. Nothing that a candidate raises gets out."""
+    is sound. Nothing that a candidate raises gets out. `limit`: seconds after which no second one is begun;
+    `tell` hears the name of each one as it is begun."""
     verdicts: list[Verdict] = []
     best: tuple[float, str, BackendT] | None = None
+    begun = time.monotonic()
     for name, make in candidates.items():
+        if verdicts and time.monotonic() - begun > limit:
+            verdicts.append(Verdict(name, math.nan, None, "there was no time left"))
+            continue
+        tell(name)
         verdict, made = _try(name, make, check, bound, measure)
         verdicts.append(verdict)
         if verdict.seconds is None:
@@ -96,9 +105,12 @@ def _try(
     measure: Callable[[BackendT], float],
 ) -> tuple[Verdict, tuple[BackendT, ...]]:
     """The verdict, and the backend itself if it can be used."""
+    failures = REPORT.failures
     try:
         backend = make()
         sound = check(backend)
+        if REPORT.failures != failures:
+            return Verdict(name, math.nan, None, "gave way in its self-test; the log says why"), ()
         if not sound.within(bound):
             reason = f"unsound (error {sound.error:.3g}, level {sound.level_db:.2g} dB)"
             return Verdict(name, sound.error, None, reason), ()
@@ -107,8 +119,41 @@ def _try(
         return Verdict(name, math.nan, None, f"{type(error).__name__}: {error}"), ()
 
 
+def sound_backend(
+    part: str,
+    name: str,
+    make: Callable[[], BackendT],
+    check: Callable[[BackendT], Soundness],
+    bound: float,
+    instead: str = "torch",
+) -> BackendT | None:
+    """The backend of that name once it has passed its self-test; None else, when `instead` is used, which is logged
+    and counted."""
+    failures = REPORT.failures
+    try:
+        backend = make()
+        sound = check(backend)
+    except Exception as error:  # the libraries' errors share no base class
+        if isinstance(error, torch.OutOfMemoryError):
+            torch.cuda.empty_cache()
+        REPORT.drop(part, name, "cannot be used here", error, instead=instead)
+        return None
+    if REPORT.failures != failures:  # it has logged that itself, and what was tested is what took over
+        REPORT.use(part, instead)
+        return None
+    if not sound.within(bound):
+        why = f"is unsound here (error {sound.error:.3g}, level {sound.level_db:.2g} dB)"
+        REPORT.drop(part, name, why, instead=instead)
+        return None
+    REPORT.use(part, name)
+    return backend
+
+
 def best_seconds(
-    work: Callable[[], object], wait: Callable[[], None] = lambda: None, repeat: int = 5
+    work: Callable[[], object],
+    wait: Callable[[], None] = lambda: None,
+    repeat: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Of the fastest of some runs, after one to get warm: what else the machine does only adds.
 
@@ -118,10 +163,10 @@ def best_seconds(
     times = []
     for _ in range(repeat):
         wait()
-        started = time.perf_counter()
+        started = clock()
         work()
         wait()
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
     return min(times)
 
 

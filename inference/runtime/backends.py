@@ -8,6 +8,8 @@ gives way to torch within the same call.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,6 +25,7 @@ from inference.runtime.backend_choice import (
     best_seconds,
     choose,
     machine_facts,
+    sound_backend,
 )
 from inference.runtime.backend_report import REPORT
 from inference.runtime.channels_last import ChannelsLast
@@ -31,14 +34,14 @@ from inference.types import RequestError
 
 logger = logging.getLogger(__name__)
 
-# "triton", "compiled" and "tensorrt" are for CUDA, "channels_last" and "onnxruntime" for the CPU.
+# "triton", "compiled" and "tensorrt" are for CUDA, "channels_last", "fused" and "onnxruntime" for the CPU.
 SPECTRUM_BACKENDS = ("auto", "torch", "channels_last", "onnxruntime", "compiled", "triton", "tensorrt")
-VELOCITY_BACKENDS = ("auto", "torch", "onnxruntime", "compiled", "triton", "tensorrt")
+VELOCITY_BACKENDS = ("auto", "torch", "fused", "onnxruntime", "compiled", "triton", "tensorrt")
 # One core, bundled model, 1 s / 4 s / 10 s of sound: see docs/backends.md. In order of preference.
 CPU_SPECTRUM = ("channels_last", "onnxruntime", "torch")
 ERROR_BOUND = 1e-4
-_PROBE_FRAMES = 12
-_MEASURED_FRAMES = 25
+_PROBE_FRAMES = 6
+_MEASURED_FRAMES = 10
 
 
 class MaskedSpectrum(Protocol):
@@ -54,22 +57,29 @@ class GuardedSpectrum:
     def __init__(self, vocoder: Vocoder, name: str, backend: SpectrumBackend | MaskedSpectrum) -> None:
         self.name = name
         self.backend: SpectrumBackend | MaskedSpectrum | None = backend
+        self._dropping = threading.Lock()
         # Not as an attribute of a module: the vocoder would be a part of itself.
         self._plain: Callable[[Tensor, Tensor], Tensor] = lambda mel, excitation: plain_spectrum(
             vocoder, mel, excitation
         )
 
     def __call__(self, mel: Tensor, excitation: Tensor) -> Tensor:
-        if self.backend is not None:
+        backend = self.backend  # another thread may drop it meanwhile
+        if backend is not None:
             try:
-                found = self.backend(mel, excitation)
+                found = backend(mel, excitation)
             except Exception as error:  # the libraries' errors share no base class
-                self.backend = None
-                REPORT.drop("vocoder", self.name, "failed while serving", error)
+                self._drop(error)
             else:
                 if found is not None:
                     return found
         return self._plain(mel, excitation)
+
+    def _drop(self, error: Exception) -> None:
+        with self._dropping:
+            dropped, self.backend = self.backend, None
+        if dropped is not None:
+            REPORT.drop("vocoder", self.name, "failed while serving", error)
 
 
 def install_spectrum_backend(
@@ -77,35 +87,30 @@ def install_spectrum_backend(
 ) -> str:
     """Give a loaded vocoder its backend for unpadded items; returns the name of what is used.
 
-    `auto`: the fastest of those that are installed and pass the self-test, measured once and remembered for this
-    machine, these versions and this model. On other devices than the CPU it is always "torch" (see `wave_backends`).
-    What cannot be made here or fails its self-test is replaced by "torch" with a warning. `threads` and `cache_dir`
-    are for onnxruntime. Raises `RequestError("unknown_backend")`.
+    `auto`: the fastest of those that pass the self-test, measured once and remembered for this machine, these versions
+    and this model; ONNX Runtime takes part once its graph is exported. On other devices than the CPU it is always
+    "torch" (see `wave_backends`). What cannot be made here or fails its self-test is replaced by "torch" with a
+    warning. `threads` and `cache_dir` are for onnxruntime. Raises `RequestError("unknown_backend")`.
     """
     check_backend(name)
-    vocoder.backend = None
-    used = "torch"
-    if vocoder.conv_pre.weight.device.type == "cpu":
-        wanted = _remembered(vocoder, threads, cache_dir) if name == "auto" else name
-        used = _install(vocoder, wanted, threads, cache_dir)
+    vocoder.backend = backend = None
+    if vocoder.conv_pre.weight.device.type != "cpu":
+        name = "torch"
+    elif name == "auto":
+        name, backend = _chosen(vocoder, threads, cache_dir)
+    if name != "torch" and backend is None:
+        backend = sound_backend(
+            "vocoder",
+            name,
+            lambda: _make(vocoder, name, threads, cache_dir),
+            lambda made: spectrum_soundness(vocoder, made),
+            ERROR_BOUND,
+        )
+    if backend is not None:
+        vocoder.backend = GuardedSpectrum(vocoder, name, backend)
+    used = "torch" if backend is None else name
     REPORT.use("vocoder", used)
     return used
-
-
-def _install(vocoder: Vocoder, name: str, threads: int, cache_dir: Path | None) -> str:
-    if name == "torch":
-        return name
-    try:
-        backend = _make(vocoder, name, threads, cache_dir)
-        sound = spectrum_soundness(vocoder, backend)
-    except Exception as error:  # the libraries' errors share no base class
-        REPORT.drop("vocoder", name, "cannot be used here", error)
-        return "torch"
-    if not sound.within(ERROR_BOUND):
-        REPORT.drop("vocoder", name, f"is unsound here (error {sound.error:.3g})")
-        return "torch"
-    vocoder.backend = GuardedSpectrum(vocoder, name, backend)
-    return name
 
 
 def check_backend(name: str, known: tuple[str, ...] = SPECTRUM_BACKENDS, part: str = "vocoder") -> None:
@@ -119,19 +124,22 @@ def check_backend(name: str, known: tuple[str, ...] = SPECTRUM_BACKENDS, part: s
 
 
 # ------------------------------------------------------------------------------------------------ choosing
-def _remembered(vocoder: Vocoder, threads: int, cache_dir: Path | None) -> str:
-    """The choice of this machine, made now if there is none."""
-    names = [name for name in CPU_SPECTRUM if _installed(name)]
+def _chosen(
+    vocoder: Vocoder, threads: int, cache_dir: Path | None
+) -> tuple[str, SpectrumBackend | MaskedSpectrum | None]:
+    """The choice of this machine: made now if there is none, and then with the backend, which has just been tested."""
+    key = graph_key("spectrum", vocoder, vocoder.cfg)
+    names = [name for name in CPU_SPECTRUM if name != "onnxruntime" or _is_exported(key, cache_dir)]
     choices = RememberedChoices(cache_dir)
     facts = machine_facts(torch.device("cpu"))
-    path = choices.path("vocoder", facts, graph_key("spectrum", vocoder, vocoder.cfg), names)
+    path = choices.path("vocoder", facts, key, names)
     known = choices.get(path)
     if known in names:
-        return known
+        return known, None
     with _one_at_a_time(path):  # several workers start together: all shall choose the same
         known = choices.get(path)
         if known in names:
-            return known
+            return known, None
         chosen = choose(
             {name: lambda name=name: _make(vocoder, name, threads, cache_dir) for name in names},  # type: ignore[misc]
             lambda backend: spectrum_soundness(vocoder, backend),
@@ -139,9 +147,9 @@ def _remembered(vocoder: Vocoder, threads: int, cache_dir: Path | None) -> str:
             lambda backend: _seconds(vocoder, backend),
         )
         if chosen is None:
-            return "torch"
+            return "torch", None
         choices.put(path, chosen, facts)
-        return chosen.name
+        return chosen.name, None if chosen.name == "torch" else chosen.backend
 
 
 def _one_at_a_time(path: Path) -> AbstractContextManager[object]:
@@ -164,17 +172,20 @@ class _Held(AbstractContextManager[object]):
         self._lock.release()  # type: ignore[attr-defined]
 
 
-def _installed(name: str) -> bool:
+def _is_exported(key: str, cache_dir: Path | None) -> bool:
+    """Whether ONNX Runtime can be tried at once: an export would hold up the first start."""
     from importlib.util import find_spec
 
-    # The exporter needs onnx, which only tests and GPU machines install.
-    return name != "onnxruntime" or (find_spec("onnx") is not None and find_spec("onnxruntime") is not None)
+    path = (cache_dir or default_cache_dir()) / f"spectrum-{key}.onnx"
+    return path.is_file() and find_spec("onnxruntime") is not None
 
 
 @torch.inference_mode()
 def _seconds(vocoder: Vocoder, backend: SpectrumBackend | MaskedSpectrum) -> float:
     mel, excitation = probe(vocoder, _MEASURED_FRAMES)
-    return best_seconds(lambda: backend(mel[:1], excitation[:1]), repeat=3)
+    # On one core a thread's own time says what counts, whatever else the machine does just now.
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    return best_seconds(lambda: backend(mel[:1], excitation[:1]), repeat=2, clock=clock)
 
 
 def spectrum_soundness(vocoder: Vocoder, backend: SpectrumBackend | MaskedSpectrum) -> Soundness:
@@ -182,11 +193,6 @@ def spectrum_soundness(vocoder: Vocoder, backend: SpectrumBackend | MaskedSpectr
     mel, excitation = probe(vocoder)
     with torch.inference_mode():
         return Soundness.of(backend(mel, excitation), plain_spectrum(vocoder, mel, excitation))
-
-
-def spectrum_error(vocoder: Vocoder, backend: SpectrumBackend | MaskedSpectrum) -> float:
-    """‖difference from the modules' spectrum‖ / ‖spectrum‖ on a fixed input; NaN when not finite or of other shape."""
-    return spectrum_soundness(vocoder, backend).error
 
 
 def plain_spectrum(vocoder: Vocoder, mel: Tensor, excitation: Tensor) -> Tensor:

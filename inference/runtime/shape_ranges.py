@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from inference.runtime.frame_pack import SMALLEST_BUCKET, bucket
 from inference.runtime.vocoder_pack import GAP, SPARE
-from inference.runtime.wave_parts import VOCODER_FRAMES
+from inference.runtime.wave_parts import vocoder_frames
 
 Bounds = tuple[int, int, int]  # smallest, tuned for, largest
 BINS_A_FRAME = 120
@@ -44,7 +44,7 @@ class ShapeRange:
 
 def spectrum_ranges(max_batch: int, max_batch_frames: int) -> tuple[ShapeRange, ...]:
     """Of `PackedVocoder`'s rows: one row a call, of a bucket's length, up to what `wave_parts` cuts a batch into."""
-    most = min(VOCODER_FRAMES, max_batch_frames // 2)
+    most = vocoder_frames(max_batch_frames)
     # A single item may be longer; the rest of a row is gaps, overlaps and a bucket's rounding.
     longest = bucket(most + max_batch * (GAP + 8) + GAP + SPARE)
     one = (1, 1, 1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from inference.models.flow import FlowModel
 from inference.models.velocity import VelocityNetwork
-from inference.runtime.backend_choice import Soundness
+from inference.runtime.backend_choice import Soundness, sound_backend
 from inference.runtime.backend_report import REPORT
 from inference.runtime.backends import ERROR_BOUND, VELOCITY_BACKENDS, check_backend
-from inference.runtime.flow_solver import VelocityBackend
+from inference.runtime.flow_solver import VelocityBackend, VelocityStep
+from inference.runtime.fused_velocity import FusedVelocity
 from inference.runtime.graph_files import default_cache_dir
 from inference.runtime.padded_velocity import BoundVelocity
 
 _PROBE_FRAMES = 60  # more than a chunk
+_Given = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]  # mask, mu, spks, cond, times
 
 
 def install_velocity_backend(
@@ -23,44 +27,91 @@ def install_velocity_backend(
 ) -> str:
     """Give a loaded flow model its backend for whole segments; returns the name of what is used.
 
-    `auto` is torch: on one core ONNX Runtime took 0.8 (3 s, prompt included) to 1.07 times (18 s) torch's time with the
-    bundled model, and streams have caches that only torch computes with. What cannot be made or fails its self-test is
+    `auto` is `fused`. Streams have caches that only torch computes with. What cannot be made or fails its self-test is
     replaced by torch with a warning. Raises `RequestError("unknown_backend")`.
     """
     check_backend(name, VELOCITY_BACKENDS, "flow")
     flow.backend = None
     REPORT.use("flow", "torch")
-    if name in ("auto", "torch") or flow.encoder_proj.weight.device.type != "cpu":
+    name = "fused" if name == "auto" else name
+    if name == "torch" or flow.encoder_proj.weight.device.type != "cpu":
         return "torch"
     network = flow.decoder.estimator
-    try:
-        backend = _make(network, name, threads, cache_dir)
-        sound = velocity_soundness(network, backend)
-    except Exception as error:  # the libraries' errors share no base class
-        REPORT.drop("flow", name, "cannot be used here", error)
+    backend = sound_backend(
+        "flow",
+        name,
+        lambda: _make(network, name, threads, cache_dir),
+        lambda made: velocity_soundness(network, made),
+        ERROR_BOUND,
+    )
+    if backend is None:
         return "torch"
-    if not sound.within(ERROR_BOUND):
-        REPORT.drop("flow", name, f"is unsound here (error {sound.error:.3g})")
-        return "torch"
-    flow.backend = backend
-    REPORT.use("flow", name)
+    flow.backend = GuardedVelocity(network, name, backend)
     return name
 
 
-def _make(network: VelocityNetwork, name: str, threads: int, cache_dir: Path | None) -> BoundVelocity:
+def _make(network: VelocityNetwork, name: str, threads: int, cache_dir: Path | None) -> VelocityBackend:
+    if name == "fused":
+        return FusedVelocity(network)
     if name != "onnxruntime":
         raise ValueError(f"{name} is for CUDA")
     from inference.runtime.onnx_backends import OnnxVelocity
 
-    backend = OnnxVelocity.make(network, threads, cache_dir or default_cache_dir())
-    return BoundVelocity(
-        network, backend, lambda error: REPORT.drop("flow", name, "failed while serving", error)
-    )
+    return BoundVelocity(network, OnnxVelocity.make(network, threads, cache_dir or default_cache_dir()))
+
+
+class GuardedVelocity:
+    """A `VelocityBackend`; once it has failed the network goes on, from the very step on that failed.
+
+    May be used from several threads.
+    """
+
+    def __init__(self, network: VelocityNetwork, name: str, backend: VelocityBackend) -> None:
+        self.name = name
+        self._network = network
+        self._backend: VelocityBackend | None = backend
+        self._dropping = threading.Lock()
+
+    def bind(
+        self, mask: Tensor | None, mu: Tensor, spks: Tensor, cond: Tensor, times: Tensor, *, streaming: bool
+    ) -> VelocityStep:
+        """See `VelocityNetwork.bind`."""
+        given = (mask, mu, spks, cond, times)
+        fast = self._bound(given, streaming)
+        plain: list[VelocityStep] = []
+
+        def step(x: Tensor, k: int) -> Tensor:
+            if fast is not None and not plain:
+                try:
+                    return fast(x, k)
+                except Exception as error:  # the libraries' errors share no base class
+                    self._drop(error)
+            if not plain:
+                plain.append(self._network.bind(*given, streaming=streaming))
+            return plain[0](x, k)
+
+        return step
+
+    def _bound(self, given: _Given, streaming: bool) -> VelocityStep | None:
+        backend = self._backend  # another thread may drop it meanwhile
+        if backend is None:
+            return None
+        try:
+            return backend.bind(*given, streaming=streaming)
+        except Exception as error:
+            self._drop(error)
+            return None
+
+    def _drop(self, error: Exception) -> None:
+        with self._dropping:
+            dropped, self._backend = self._backend, None
+        if dropped is not None:
+            REPORT.drop("flow", self.name, "failed while serving", error)
 
 
 @torch.inference_mode()
 def velocity_soundness(network: VelocityNetwork, backend: VelocityBackend) -> Soundness:
-    """One evaluation with chunks beside the network's own, on fixed inputs."""
+    """One evaluation without and one with chunks beside the network's own, on fixed inputs."""
     bins = network.cfg.out_channels
     generator = torch.Generator().manual_seed(13)
     device = network.final_proj.weight.device
@@ -68,6 +119,12 @@ def velocity_soundness(network: VelocityNetwork, backend: VelocityBackend) -> So
     speaker = torch.randn(2, bins, generator=generator).to(device)
     times = torch.tensor([0.3], device=device)
     found, expected = (
-        way.bind(None, mu, speaker, cond, times, streaming=True)(x, 0) for way in (backend, network)
+        torch.cat(
+            [
+                way.bind(None, mu, speaker, cond, times, streaming=streaming)(x, 0)
+                for streaming in (False, True)
+            ]
+        )
+        for way in (backend, network)
     )
     return Soundness.of(found, expected)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import copy
 import logging
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from inference.models.vocoder import Vocoder
+from inference.runtime.backend_spare import Spare
 from inference.runtime.kernel_build import build
-from inference.runtime.packed_vocoder import (
-    PackedVocoder,
-    exact_spectrum,
-    generator_error,
-    make_generator,
-    voiced_probe,
-)
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_fused import FusedSpectrum, FusedVocoder
+from inference.runtime.vocoder_generator import exact_spectrum, generator_error, make_generator, voiced_probe
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.vocoder_stream import VocoderStream
 
@@ -75,9 +70,8 @@ def sound_kernels(vocoder: Vocoder, most_items: int, graphs: bool, half_error: f
     """The fused vocoder, warm, or None (which is logged) where Triton is missing or fails the self-test."""
     try:
         fused = FusedVocoder(vocoder, most_items, graphs=graphs)
-        if vocoder.conv_pre.weight.device.type == "cuda":
-            with suppress(OSError):  # no cache can be written: they are compiled one by one as they come
-                build(fused.kernel_variants(), device=fused.device, what="kernels of the vocoder")
+        if fused.device.type == "cuda":
+            build(fused.kernel_variants(), device=fused.device, what="kernels of the vocoder")
         found = distances(vocoder, fused)
     except ImportError:
         logger.info(
@@ -96,6 +90,10 @@ def sound_kernels(vocoder: Vocoder, most_items: int, graphs: bool, half_error: f
             *found,
         )
         return None
+    dtype = fused.dtype if half_error <= HALF_BOUND else torch.float32
+    fused.spare = Spare(
+        "vocoder", "triton", lambda: _plain(vocoder, most_items, dtype, graphs, compiled=False)
+    )
     return fused
 
 

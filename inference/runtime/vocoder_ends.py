@@ -1,4 +1,5 @@
-"""What comes before and behind the fused vocoder's convolutions: the launches of `vocoder_wave_kernels`."""
+"""What comes before and behind the fused vocoder's convolutions: the launches of
+`vocoder_source_kernels` and `vocoder_wave_kernels`."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ class FusedEnds:
     """Weights and launches for batches of up to `most_items` items."""
 
     def __init__(self, vocoder: Vocoder, most_items: int) -> None:
-        from inference.runtime import vocoder_wave_kernels  # imports Triton
+        from inference.runtime import vocoder_source_kernels, vocoder_wave_kernels  # import Triton
 
-        self._kernels = vocoder_wave_kernels
+        self._before, self._behind = vocoder_source_kernels, vocoder_wave_kernels
         self._most = most_items
         self.cfg = cfg = vocoder.cfg
         self.device = device = vocoder.conv_pre.weight.device
@@ -50,7 +51,7 @@ class FusedEnds:
         """Fill mel (rows, bins) and flags (rows + 2); returns the mel's halves (rows, 2 * padded bins) float16."""
         rows, block = len(mel), 16
         halves = torch.empty(rows, 2 * self._wide, dtype=torch.float16, device=self.device)
-        self._kernels.gather_mel[(-(-rows // block),)](
+        self._before.gather_mel[(-(-rows // block),)](
             table, mel, halves, flags, rows, self._most,
             bins=self.cfg.mel_bins, wide=self._wide, overlap=OVERLAP_FRAMES, block=block,
             lanes=_power_of_two(self._wide),
@@ -61,7 +62,7 @@ class FusedEnds:
         """The F0 predictor's last layer (rows, 2 * channels) → F0 (rows,)."""
         rows, block = len(hidden), 8
         f0 = torch.empty(rows, device=self.device)
-        self._kernels.classify[(-(-rows // block),)](
+        self._before.classify[(-(-rows // block),)](
             hidden, self._pitch_weight, self._pitch_bias, flags, f0, rows,
             width=self._pitch_width, block=block, lanes=_power_of_two(self._pitch_width),
         )  # fmt: skip
@@ -70,12 +71,12 @@ class FusedEnds:
     def excite(self, table: Tensor, f0: Tensor, cycles: Tensor, source: Tensor) -> None:
         """F0 (rows,) → phases (rows, harmonics) and source (rows, hop)."""
         cfg, rows, count = self.cfg, len(f0), cycles.shape[1]
-        self._kernels.sum_phases[(self._most,)](
+        self._before.sum_phases[(self._most,)](
             table, f0, cycles, rows, self._most,
             count=count, rate=cfg.sample_rate, hop=cfg.hop, overlap=OVERLAP_FRAMES,
             block=128, lanes=_power_of_two(count),
         )  # fmt: skip
-        self._kernels.render_source[(rows,)](
+        self._before.render_source[(rows,)](
             table, f0, cycles, self._mix, self._mix_bias, self._mix_norm, source, rows, self._most,
             cfg.nsf_alpha, cfg.nsf_sigma, cfg.nsf_voiced_threshold,
             count=count, rate=cfg.sample_rate, hop=cfg.hop, overlap=OVERLAP_FRAMES,
@@ -87,7 +88,7 @@ class FusedEnds:
         rows, block = len(source), 64
         frames = rows * self._spread + 1
         room = torch.empty(frames + 2 * _ROOM, SOURCE_PITCH, dtype=dtype, device=self.device)
-        self._kernels.analyse[(-(-len(room) // block),)](
+        self._before.analyse[(-(-len(room) // block),)](
             table, flags, source, self._analysis, room, rows, self._most, frames, len(room),
             hop=self.cfg.hop, size=_FOURIER_SIZE, step=self.cfg.istft_hop,
             values=self._analysis.shape[1], pitch=SOURCE_PITCH, block=block, lanes=32,
@@ -100,7 +101,7 @@ class FusedEnds:
         frames, inner = hidden.shape
         out = torch.empty(frames, 16 if sound else 32, device=self.device)
         block = 64 if frames <= 32768 else 128
-        self._kernels.end_spectrum[(-(-frames // block),)](
+        self._behind.end_spectrum[(-(-frames // block),)](
             hidden, self._last, self._last_bias, flags, self._backward, out, frames,
             taps=self._last.shape[0], inner=inner, bins=_FOURIER_SIZE // 2 + 1, limit=_MAX_MAGNITUDE,
             spread=self._spread, sound=sound, block=block, bk=64 if inner % 64 == 0 else 32,
@@ -123,11 +124,11 @@ class FusedEnds:
         """Windowed frames (120 * rows + 1, 16) → wave (rows, hop), answer and slab (see `FusedBuffers`)."""
         cfg, rows = self.cfg, len(mel)
         unsound = torch.empty(rows, dtype=torch.int32, device=self.device)
-        self._kernels.finish_wave[(rows,)](
+        self._behind.finish_wave[(rows,)](
             table, flags, parts, self._energy, self._fade, wave, answer, unsound, rows, self._most,
             len(parts), cfg.audio_limit, hop=cfg.hop, overlap=OVERLAP_FRAMES, lanes=_power_of_two(cfg.hop),
         )  # fmt: skip
-        self._kernels.keep_states[(self._most,)](
+        self._behind.keep_states[(self._most,)](
             table, mel, source, wave, cycles, unsound, answer, slab, rows, self._most,
             hop=cfg.hop, bins=cfg.mel_bins, count=cycles.shape[1], overlap=OVERLAP_FRAMES, block=512,
         )  # fmt: skip

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from inference.models.vocoder import Vocoder
+from inference.runtime.backend_spare import Spare, gives_way
 from inference.runtime.captured import Programs
 from inference.runtime.frame_pack import Ints, upload
 from inference.runtime.kernel_build import Variant, recorded
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.vocoder_convolve import FusedConvolutions, TileChoice
 from inference.runtime.vocoder_ends import FusedEnds
 from inference.runtime.vocoder_pack import GAP, VocoderJob, VocoderPack, table_size
@@ -79,6 +82,7 @@ class FusedBuffers:
 class FusedVocoder:
     """Like `PackedVocoder`, with half-precision convolutions. Used from one thread, on one stream.
 
+    `spare` is what goes on, from the very batch on in which a kernel fails; until it is set errors get out.
     Raises `ImportError` without Triton and `ValueError` for sizes that the kernels are not made for.
     """
 
@@ -98,10 +102,36 @@ class FusedVocoder:
         self.programs: Programs[FusedBuffers] = Programs(self.device, _SHAPES, graphs)
         self._most_items = most_items
         self._nothing = torch.zeros(_PHASES, device=self.device)
+        self.spare: Spare[PackedVocoder] | None = None
+        self._instead: PackedVocoder | None = None
 
-    @torch.inference_mode()
+    @property
+    def usable(self) -> bool:
+        """Whether no kernel has failed while serving."""
+        return self._instead is None
+
     def run(self, jobs: Sequence[VocoderJob]) -> tuple[VocoderPack, Tensor, list[VocoderState | None]]:
         """Start the batch: its layout, `answer` (see `FusedBuffers`, good until the next run) and the new states."""
+        other = self._instead
+        if other is None:
+            try:
+                return self._run(jobs)
+            except Exception as error:  # Triton's errors share no base class
+                if self.spare is None or not gives_way(error):
+                    raise
+                other = self.spare.take_over(error)
+            self._give_way_to(other)
+        return other.run(jobs)
+
+    def _give_way_to(self, other: PackedVocoder) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a batch before this one may still run the graphs
+        self.programs.clear()
+        self._instead, self.dtype = other, other.dtype
+        self.programs = cast("Programs[FusedBuffers]", other.programs)  # what others count, clear and ask
+
+    @torch.inference_mode()
+    def _run(self, jobs: Sequence[VocoderJob]) -> tuple[VocoderPack, Tensor, list[VocoderState | None]]:
         pack = FusedPack(jobs, self._most_items, self._nothing)
         program = self.programs.get(pack.rows, lambda: self._make(pack.rows), self._body)
         buffers = program.buffers
@@ -128,19 +158,17 @@ class FusedVocoder:
     def _make(self, rows: int) -> FusedBuffers:
         cfg, device = self.cfg, self.device
         held = OVERLAP_FRAMES * (cfg.mel_bins + 2 * cfg.hop) + _PHASES
+        scratch = self.programs.scratch
+        size = table_size(rows, self._most_items) + _ADDRESSES * self._most_items
         return FusedBuffers(
-            table=torch.zeros(
-                table_size(rows, self._most_items) + _ADDRESSES * self._most_items,
-                dtype=torch.int64,
-                device=device,
-            ),
-            flags=torch.zeros(rows + 2, dtype=torch.int8, device=device),
-            mel=torch.zeros(rows, cfg.mel_bins, device=device),
-            source=torch.zeros(rows, cfg.hop, device=device),
-            wave=torch.zeros(rows, cfg.hop, device=device),
-            cycles=torch.zeros(rows, cfg.nb_harmonics + 1, device=device),
-            slab=torch.zeros(self._most_items, held, device=device),
-            answer=torch.zeros(rows * cfg.hop + self._most_items, dtype=torch.int16, device=device),
+            table=scratch.zeros("table", size, dtype=torch.int64),
+            flags=torch.zeros(rows + 2, dtype=torch.int8, device=device),  # the first and the last stay zero
+            mel=scratch.zeros("mel", rows, cfg.mel_bins),
+            source=scratch.zeros("source", rows, cfg.hop),
+            wave=scratch.zeros("wave", rows, cfg.hop),
+            cycles=scratch.zeros("cycles", rows, cfg.nb_harmonics + 1),
+            slab=scratch.zeros("slab", self._most_items, held),
+            answer=scratch.zeros("answer", rows * cfg.hop + self._most_items, dtype=torch.int16),
         )
 
     def _body(self, b: FusedBuffers) -> None:

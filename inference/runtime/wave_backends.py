@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
 
-from inference.faults import is_device_fault, is_out_of_memory
 from inference.models.vocoder import Vocoder
+from inference.runtime.backend_generator import BackendGenerator, Generator
 from inference.runtime.backend_report import REPORT
 from inference.runtime.backends import MaskedSpectrum
 from inference.runtime.frame_pack import SMALLEST_BUCKET, bucket
@@ -27,66 +26,16 @@ from inference.runtime.packed_flow import PackedFlow
 from inference.runtime.packed_solver import PackedSolver
 from inference.runtime.packed_state import PackedStep
 from inference.runtime.packed_velocity import PackedVelocity
-from inference.runtime.packed_vocoder import PackedVocoder, make_generator
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.padded_velocity import PaddedSolver
 from inference.runtime.shape_ranges import spectrum_ranges, velocity_ranges
 from inference.runtime.vocoder_fused import FusedVocoder
+from inference.runtime.vocoder_generator import make_generator
 from inference.settings import LaneSettings
 
 logger = logging.getLogger(__name__)
 
-
-class Generator(Protocol):
-    """What `PackedVocoder` needs of its generator; see `Vocoder.convolve`."""
-
-    @property
-    def conv_pre(self) -> nn.Module: ...
-
-    def convolve(
-        self,
-        mel: Tensor,
-        excitation: Tensor,
-        masks: Sequence[Tensor | None],
-        lengthen: Callable[[Tensor], Tensor],
-    ) -> Tensor: ...
-
-
-class BackendGenerator:
-    """A generator by a backend; `plain` computes what it does not take, and everything once it has failed."""
-
-    def __init__(
-        self, plain: Generator, name: str, backend: MaskedSpectrum, on_drop: Callable[[], None] = lambda: None
-    ) -> None:
-        self.plain, self.name = plain, name
-        self.backend: MaskedSpectrum | None = backend
-        self.on_drop = on_drop
-
-    @property
-    def conv_pre(self) -> nn.Module:
-        """Its weight's type is that of the inputs."""
-        return self.plain.conv_pre
-
-    def convolve(
-        self,
-        mel: Tensor,
-        excitation: Tensor,
-        masks: Sequence[Tensor | None],
-        lengthen: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """As `Vocoder.convolve`; nothing that a backend raises gets out but a fault of the device or its memory."""
-        if self.backend is not None:
-            try:
-                found = self.backend(mel, excitation, masks[0])
-            except Exception as error:
-                if is_device_fault(error) or is_out_of_memory(error):
-                    raise
-                self.backend = None
-                REPORT.drop("vocoder", self.name, "failed while serving", error)
-                self.on_drop()
-            else:
-                if found is not None:
-                    return found
-        return self.plain.convolve(mel, excitation, masks, lengthen)
+_COMPILE_SECONDS = 90.0  # usually one compilation serves all lengths; those left over go to PyTorch
 
 
 AnyVocoder = PackedVocoder | FusedVocoder
@@ -102,6 +51,11 @@ class VocoderParts:
     settings: LaneSettings
     cache_dir: Path | None
     most_items: int
+
+    @property
+    def own(self) -> str:
+        """The name of what the lane runs by itself."""
+        return "triton" if isinstance(self.packed, FusedVocoder) and self.packed.usable else "torch"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -138,6 +92,11 @@ class FlowParts:
     cache_dir: Path | None
 
     @property
+    def own(self) -> str:
+        """The name of what the lane runs by itself; its kernels have a spare until they fail."""
+        return "torch" if self.chosen.spare is None else "triton"
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.packed.flow.encoder_proj.weight.dtype
 
@@ -153,17 +112,9 @@ class FlowParts:
         return PackedVelocity(flow.decoder.estimator, flow.cfg, attention, compiled=compiled)
 
 
-def lane_names(flow: PackedFlow, vocoder: AnyVocoder) -> dict[str, str]:
-    """What the lane runs by itself."""
-    return {
-        "flow": "triton" if flow.velocity_name == "kernels" else "torch",
-        "vocoder": "triton" if isinstance(vocoder, FusedVocoder) else "torch",
-    }
-
-
 # -------------------------------------------------------------------------------------------------- makers
 def _own_vocoder(parts: VocoderParts) -> AnyVocoder:
-    if not isinstance(parts.packed, FusedVocoder):
+    if parts.own != "triton":
         raise LookupError("the vocoder's kernels are not used here; the log says why")
     return parts.packed
 
@@ -176,8 +127,14 @@ def _compiled_vocoder(parts: VocoderParts) -> AnyVocoder:
     from inference.runtime.compiled_graphs import CompiledSpectrum
 
     backend = CompiledSpectrum(parts.model, parts.dtype)
-    backend.prepare(buckets_up_to(longest_row(parts.settings)))
+    backend.prepare(_outside_in(buckets_up_to(longest_row(parts.settings))), _COMPILE_SECONDS)
     return parts.with_backend("compiled", backend)
+
+
+def _outside_in(lengths: Sequence[int]) -> list[int]:
+    """The shortest and the longest first: first chunks, and full rows."""
+    rest = list(lengths)
+    return [rest.pop(0 if number % 2 == 0 else -1) for number in range(len(lengths))]
 
 
 def _tensorrt_vocoder(parts: VocoderParts) -> AnyVocoder:
@@ -189,17 +146,19 @@ def _tensorrt_vocoder(parts: VocoderParts) -> AnyVocoder:
 
 
 def _own_solver(parts: FlowParts) -> PackedSolver:
-    if parts.packed.velocity_name != "kernels":
+    if parts.own != "triton":
         raise LookupError("the flow's kernels are not used here; the log says why")
     return parts.chosen
 
 
 def _torch_solver(parts: FlowParts) -> PackedSolver:
-    return parts.with_step(parts.torch_step()) if parts.packed.velocity_name == "kernels" else parts.chosen
+    return parts.chosen if parts.own == "torch" else parts.with_step(parts.torch_step())
 
 
 def _compiled_solver(parts: FlowParts) -> PackedSolver:
-    return parts.with_step(parts.torch_step(compiled=True))
+    step = parts.torch_step(compiled=True)
+    step.on_failure(lambda error: REPORT.drop("flow", "compiled", "failed while serving", error))
+    return parts.with_step(step)
 
 
 def _tensorrt_solver(parts: FlowParts) -> PackedSolver:
@@ -216,7 +175,10 @@ def _tensorrt_solver(parts: FlowParts) -> PackedSolver:
         parts.packed.device,
         backend,
         graphs=settings.graphs,
-        failed=lambda error: REPORT.drop("flow", "tensorrt", "failed while serving", error),
+        failed=lambda error: REPORT.drop(
+            "flow", "tensorrt", "failed while serving", error, instead=parts.own
+        ),
+        spare=parts.chosen.spare,
     )
 
 

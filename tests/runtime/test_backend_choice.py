@@ -6,13 +6,17 @@ import dataclasses
 import json
 import logging
 import math
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from inference.models.velocity import VelocityNetwork
 from inference.models.vocoder import Vocoder
 from inference.runtime import backends, onnx_backends
 from inference.runtime.backend_choice import (
@@ -27,9 +31,13 @@ from inference.runtime.backend_choice import (
 from inference.runtime.backend_report import REPORT, BackendReport
 from inference.runtime.backends import GuardedSpectrum, install_spectrum_backend, plain_spectrum, probe
 from inference.runtime.channels_last import ChannelsLast
-from inference.runtime.flow_solver import time_grid
+from inference.runtime.flow_solver import VelocityStep, time_grid
 from inference.runtime.padded_velocity import BoundVelocity
-from inference.runtime.velocity_backends import install_velocity_backend, velocity_soundness
+from inference.runtime.velocity_backends import (
+    GuardedVelocity,
+    install_velocity_backend,
+    velocity_soundness,
+)
 from inference.types import RequestError
 from tests.models.flow_support import random_flow
 from tests.runtime.tensorrt_support import small_network, small_vocoder
@@ -62,6 +70,19 @@ def test_barely_faster_does_not_displace() -> None:
     seconds = {"first": 1.0, "second": 0.95}
     found = choose(_candidates(*seconds), lambda name: SOUND, 1e-3, seconds.__getitem__)
     assert found is not None and found.name == "first"
+
+
+def test_no_further_candidate_when_the_time_is_up() -> None:
+    tried: list[str] = []
+
+    def measure(backend: str) -> float:
+        tried.append(backend)
+        time.sleep(0.05)
+        return 1.0
+
+    chosen = choose(_candidates("a", "b"), lambda backend: SOUND, 1.0, measure, limit=0.01)
+    assert chosen is not None and chosen.name == "a" and tried == ["a"]
+    assert "no time" in chosen.verdicts[1].reason and chosen.verdicts[1].seconds is None
 
 
 def test_what_a_candidate_raises_stays_inside() -> None:
@@ -157,26 +178,37 @@ def test_auto_takes_the_fastest_and_measures_once(tmp_path: Path, monkeypatch: p
     pytest.importorskip("onnx")
     calls: list[object] = []
     _seconds(monkeypatch, {onnx_backends.OnnxSpectrum: 0.1}, calls)
+    onnx_backends.OnnxSpectrum.make(small_vocoder(), cache_dir=tmp_path)
     for _ in range(2):
         assert install_spectrum_backend(small_vocoder(), cache_dir=tmp_path) == "onnxruntime"
     assert len(calls) == len(backends.CPU_SPECTRUM)
     assert REPORT.used()["vocoder"] == "onnxruntime"
 
 
-def test_auto_without_the_exporter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users have no package onnx."""
-    monkeypatch.setattr(backends, "_installed", lambda name: name != "onnxruntime")
+def test_auto_exports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export takes a second, and users have no package onnx."""
     calls: list[object] = []
     _seconds(monkeypatch, {ChannelsLast: 0.7}, calls)
-    assert install_spectrum_backend(small_vocoder(), cache_dir=tmp_path) == "channels_last"
-    assert len(calls) == 2
+    vocoder = small_vocoder()
+    assert install_spectrum_backend(vocoder, cache_dir=tmp_path) == "channels_last"
+    assert len(calls) == 2 and not list(tmp_path.glob("*.onnx"))
+    # What has just been tested is what is used.
+    assert isinstance(vocoder.backend, GuardedSpectrum) and vocoder.backend.backend is calls[0]
+
+
+def test_a_new_graph_is_a_new_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    _seconds(monkeypatch, {onnx_backends.OnnxSpectrum: 0.1, ChannelsLast: 0.7}, [])
+    vocoder = small_vocoder()
+    assert install_spectrum_backend(vocoder, cache_dir=tmp_path) == "channels_last"
+    assert install_spectrum_backend(vocoder, "onnxruntime", cache_dir=tmp_path) == "onnxruntime"
+    assert install_spectrum_backend(vocoder, cache_dir=tmp_path) == "onnxruntime"
 
 
 def test_remembered_choice_that_is_unsound_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _seconds(monkeypatch, {ChannelsLast: 0.1}, [])
-    monkeypatch.setattr(backends, "_installed", lambda name: name != "onnxruntime")
     install_spectrum_backend(small_vocoder(), cache_dir=tmp_path)
     monkeypatch.setattr(ChannelsLast, "__call__", lambda self, mel, excitation: excitation * 0.0)
     before = REPORT.failures
@@ -221,32 +253,83 @@ def test_vocoder_backend_that_fails_later_loses_nothing(caplog: pytest.LogCaptur
     assert REPORT.used()["vocoder"] == "torch"
 
 
+class _Failing:
+    """A `VelocityBackend` that fails at its second step, or when bound."""
+
+    def __init__(self, network: VelocityNetwork, bound: bool = False) -> None:
+        self.network, self.bound, self.calls = network, bound, 0
+
+    def bind(self, *given: Tensor | None, streaming: bool) -> VelocityStep:
+        if self.bound:
+            raise ValueError("device lost")
+        plain = self.network.bind(*given, streaming=streaming)  # type: ignore[arg-type]
+
+        def step(x: Tensor, k: int) -> Tensor:
+            self.calls += 1
+            if self.calls == 2:
+                raise ValueError("device lost")
+            return plain(x, k)
+
+        return step
+
+
+@pytest.mark.parametrize("bound", [False, True])
 @torch.inference_mode()
-def test_flow_backend_that_fails_in_the_middle_of_a_solve() -> None:
+def test_flow_backend_that_fails_in_the_middle_of_a_solve(
+    bound: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     network = small_network()
-    errors: list[Exception] = []
+    failing = _Failing(network, bound)
+    guarded = GuardedVelocity(network, "fused", failing)
+    x, mu, cond = (torch.randn(2, 80, 20) for _ in range(3))
+    given = (None, mu, torch.randn(2, 80), cond, torch.tensor(time_grid(10)[0]))
+    before = REPORT.failures
+    with caplog.at_level(logging.WARNING):
+        step, plain = (way.bind(*given, streaming=False) for way in (guarded, network))
+        assert all(torch.equal(step(x, k), plain(x, k)) for k in range(4))
+        step, plain = (way.bind(*given, streaming=True) for way in (guarded, network))
+        assert torch.equal(step(x, 0), plain(x, 0))
+    assert failing.calls == (0 if bound else 2)  # it is not asked again
+    assert REPORT.failures == before + 1 and REPORT.used()["flow"] == "torch"
+    assert len(caplog.records) == 1 and "device lost" in caplog.text
+
+
+@torch.inference_mode()
+def test_two_threads_that_meet_the_same_failure_drop_it_once() -> None:
+    network, both = small_network(), threading.Barrier(2)
+
+    class Broken:
+        def bind(self, *given: object, streaming: bool) -> VelocityStep:
+            def step(x: Tensor, k: int) -> Tensor:
+                both.wait(30)
+                raise ValueError("device lost")
+
+            return step
+
+    guarded = GuardedVelocity(network, "fused", Broken())
+    x, mu, cond = (torch.randn(2, 80, 20) for _ in range(3))
+    given = (None, mu, torch.randn(2, 80), cond, torch.tensor(time_grid(10)[0]))
+    before = REPORT.failures
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: guarded.bind(*given, streaming=False)(x, 0), range(2)))
+    assert torch.equal(found[0], found[1])
+    assert REPORT.failures == before + 1
+
+
+@torch.inference_mode()
+def test_bound_velocity_leaves_to_the_network_what_it_does_not_take() -> None:
+    network = small_network()
     calls: list[int] = []
 
-    def backend(*values: Tensor) -> Tensor:
+    def backend(*values: Tensor) -> Tensor | None:
         calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("device lost")
-        return network(*values[:6])
+        return None
 
-    bound = BoundVelocity(network, backend, errors.append)
     x, mu, cond = (torch.randn(2, 80, 20) for _ in range(3))
-    times = torch.tensor(time_grid(10)[0])
-    given = (None, mu, torch.randn(2, 80), cond, times)
-    step, plain = bound.bind(*given, streaming=False), network.bind(*given, streaming=False)
-    for k in range(4):
-        assert torch.allclose(step(x, k), plain(x, k), atol=1e-5)
-    assert len(calls) == 2 and len(errors) == 1
-    bound.bind(*given, streaming=True)(x, 0)
-    assert len(calls) == 2  # it is not asked again
-    with pytest.raises(RuntimeError):
-        calls.clear()
-        broken = BoundVelocity(network, backend).bind(*given, streaming=False)
-        broken(x, 0), broken(x, 1)
+    given = (None, mu, torch.randn(2, 80), cond, torch.tensor(time_grid(10)[0]))
+    step, plain = (way.bind(*given, streaming=False) for way in (BoundVelocity(network, backend), network))
+    assert all(torch.equal(step(x, k), plain(x, k)) for k in range(3))
+    assert len(calls) == 1  # asked once a solve
 
 
 def test_flow_by_onnxruntime(tmp_path: Path) -> None:
@@ -255,7 +338,7 @@ def test_flow_by_onnxruntime(tmp_path: Path) -> None:
     assert install_velocity_backend(flow, "onnxruntime", cache_dir=tmp_path) == "onnxruntime"
     assert flow.backend is not None
     assert velocity_soundness(flow.decoder.estimator, flow.backend).within(1e-5)
-    assert install_velocity_backend(flow) == "torch"
+    assert install_velocity_backend(flow, "torch") == "torch"
     assert flow.backend is None
 
 

@@ -18,7 +18,7 @@ from inference.runtime.backends import (
     GuardedSpectrum,
     install_spectrum_backend,
     probe,
-    spectrum_error,
+    spectrum_soundness,
 )
 from inference.runtime.flow_solver import time_grid
 from inference.runtime.graph_files import graph_key, keep, kept_file
@@ -58,7 +58,7 @@ def _networks() -> dict[str, VelocityNetwork]:
 def test_spectrum_equals_torch(size: str, tmp_path: Path) -> None:
     vocoder = _tiny_vocoder() if size == "tiny" else load_folder(BUNDLED, device="cpu").vocoder
     backend = OnnxSpectrum.make(vocoder, cache_dir=tmp_path)
-    assert spectrum_error(vocoder, backend) <= ERROR_BOUND
+    assert spectrum_soundness(vocoder, backend).error <= ERROR_BOUND
     for frames, batch in ((1, 1), (37, 3)):
         mel = speechlike_mel(frames, batch)
         source = torch.randn(batch, 1, frames * vocoder.cfg.hop, generator=torch.Generator().manual_seed(1))

@@ -15,7 +15,7 @@ from inference.engine import CosyVoice
 from inference.models.config import VocoderConfig
 from inference.models.vocoder import Snake, Vocoder
 from inference.runtime import backends
-from inference.runtime.backends import ERROR_BOUND, install_spectrum_backend, spectrum_error
+from inference.runtime.backends import ERROR_BOUND, install_spectrum_backend, spectrum_soundness
 from inference.runtime.channels_last import ChannelsLast
 from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_stream import VocoderStream
@@ -161,7 +161,7 @@ def test_unsound_backend_gives_way_to_torch(
 def test_error_tells_other_weights_apart() -> None:
     vocoder = _vocoder()
     backend = ChannelsLast(vocoder)
-    assert spectrum_error(vocoder, backend) <= 5e-6
+    assert spectrum_soundness(vocoder, backend).error <= 5e-6
     with torch.no_grad():
         vocoder.conv_post.weight.mul_(1.01)
-    assert spectrum_error(vocoder, backend) > ERROR_BOUND
+    assert spectrum_soundness(vocoder, backend).error > ERROR_BOUND
