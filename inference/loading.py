@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from inference.checkpoint import Presets, load_folder
+from inference.device_memory import release
 from inference.frontend.lexicon import Lexicon
 from inference.frontend.requests import RequestFrontEnd
 from inference.frontend.tokenizer import TextTokenizer
@@ -20,6 +24,8 @@ from inference.runtime.backends import VELOCITY_BACKENDS, check_backend, install
 from inference.runtime.precision import choose_device, choose_dtype, with_precision
 from inference.runtime.self_test import probe_flow, probe_language_model
 from inference.runtime.velocity_backends import install_velocity_backend
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,12 @@ def load_models(
     if chosen.type == "cuda":
         # The same request is the same sound: some of cuDNN's transposed convolutions add up in any order.
         torch.backends.cudnn.deterministic = True
-    folder = load_folder(Path(model_dir), device=str(chosen))
+    folder = load_folder(Path(model_dir))
+    folder.vocoder.to(chosen)
+    language_model = _placed(folder.language_model, chosen, dtype, probe_language_model, "language model")
+    flow = _placed(folder.flow, chosen, dtype, probe_flow, "flow model")
     installed = install_spectrum_backend(folder.vocoder, vocoder_backend, threads=threads)
-    install_velocity_backend(folder.flow, flow_backend, threads=threads)
+    install_velocity_backend(flow, flow_backend, threads=threads)
     voices = VoicePreparer(
         folder.speaker_encoder, folder.speech_tokenizer, threads=threads, device=str(chosen)
     )
@@ -79,8 +88,23 @@ def load_models(
         config=folder.config,
         front_end=RequestFrontEnd(TextTokenizer(folder.text_tokenizer), voices, folder.presets, lexicon),
         presets=folder.presets,
-        language_model=with_precision(folder.language_model, dtype, probe_language_model, "language model"),
-        flow=with_precision(folder.flow, dtype, probe_flow, "flow model"),
+        language_model=language_model,
+        flow=flow,
         vocoder=folder.vocoder,
         vocoder_backend=installed,
     )
+
+
+def _placed(
+    module: ModuleT,
+    device: torch.device,
+    dtype: torch.dtype,
+    probe: Callable[[ModuleT], torch.Tensor],
+    name: str,
+) -> ModuleT:
+    """The module on the device and in `dtype`, if that is sound; in float32 there is only one there at a time."""
+    found = with_precision(module.to(device), dtype, probe, name)
+    if found is not module:
+        module.to("meta")
+        release(device)  # else the next module's tensors come to lie all over what is free now, and hold it
+    return found

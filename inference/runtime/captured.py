@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-import gc
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
+from inference.runtime.graph_pool import SLACK, CaptureError, GraphPool, capture_stream, pool_of, record
 from inference.runtime.lane_graphs import CAPTURE_LOCK
+from inference.runtime.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
 BuffersT = TypeVar("BuffersT")
 
 
-@lru_cache(maxsize=64)
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that graphs of a device are recorded on: the default one cannot be, and each new one would cost the
-    libraries a workspace."""
-    return torch.cuda.Stream(device)
+@dataclass
+class Tail:
+    """The last `rounds` of a program's run; `reached` is called when all before them is on its way to the device."""
 
-
-class GraphPool:
-    """Working memory of graphs that run one after another on one stream, whatever they do: no graph needs what the one
-    before it left there."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Coming graphs get other memory; the old one goes with the last of its graphs."""
-        self._handle = torch.cuda.graph_pool_handle()
-        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
-
-    def handle(self) -> Any:
-        """For one more graph. Memory whose graphs are all gone cannot be captured into again."""
-        if not self._graphs:
-            self.renew()
-        return self._handle
-
-    def add(self, graph: torch.cuda.CUDAGraph) -> None:
-        """A graph was captured into what `handle` gave last."""
-        self._graphs.add(graph)
-
-
-@lru_cache(maxsize=64)
-def _pool_of(device: torch.device, stream: int) -> GraphPool:
-    return GraphPool()
+    rounds: int = 0
+    reached: Callable[[], None] = lambda: None
 
 
 class Program(Generic[BuffersT]):
@@ -63,11 +36,19 @@ class Program(Generic[BuffersT]):
         self._body = body
         self.graph: torch.cuda.CUDAGraph | None = None
         self.runs = 0
+        self.too_large = False  # to be captured
         self.before_run: Callable[[], None] | None = None  # instead of the next round's body
 
-    def run(self, times: int = 1) -> None:
+    def run(self, times: int = 1, tail: Tail | None = None) -> None:
         """`times` rounds of the body, one behind the other."""
         self.runs += 1
+        last = 0 if tail is None else min(tail.rounds, times)
+        self._rounds(times - last)
+        if tail is not None:
+            tail.reached()
+            self._rounds(last)
+
+    def _rounds(self, times: int) -> None:
         if self.before_run is not None and times:
             first, self.before_run = self.before_run, None
             first()
@@ -78,57 +59,37 @@ class Program(Generic[BuffersT]):
             else:
                 self.graph.replay()
 
-    def capture(self, pool: Any, device: torch.device) -> None:
-        """Run the body once and record it, from whatever stream. What is recorded does not run.
+    def capture(self, pool: GraphPool, device: torch.device, room: float = math.inf) -> int:
+        """Run the body once and record it in `pool`, from whatever stream. What is recorded does not run.
 
-        When that fails the body has run all the same, the device can be used as before, and the program stays eager.
-        Raises what the body raises when it just runs, and `CaptureError`.
+        What needs more than `room` bytes is not recorded: it is so busy that starting its kernels one by one costs
+        nothing. Returns the bytes that the pool has grown by. When recording fails the body has run all the same, the
+        device can be used as before, and the program stays eager. Raises what the body raises when it just runs, and
+        `CaptureError`.
         """
         here, side = torch.cuda.current_stream(device), capture_stream(device)
         side.wait_stream(here)
         with CAPTURE_LOCK, torch.cuda.stream(side):
-            self._body(self.buffers)  # loads kernels, makes workspaces and handles, which a capture cannot
+            # Loads kernels, makes workspaces and handles, which a capture cannot.
+            needed = _most_held(lambda: self._body(self.buffers), device)
             side.synchronize()
-            self.graph = _record(lambda: self._body(self.buffers), pool, device)
+            before = torch.cuda.memory_reserved(device)
+            self.too_large = needed > room
+            if not self.too_large:
+                pool.reserve(needed, device)
+                self.graph = record(lambda: self._body(self.buffers), pool.handle(), device)
+                pool.add(self.graph)
+            grown = torch.cuda.memory_reserved(device) - before
         here.wait_stream(side)
+        return max(0, grown)
 
 
-class CaptureError(RuntimeError):
-    """Something ran, but could not be recorded."""
-
-
-def _record(body: Callable[[], None], pool: Any, device: torch.device) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    collecting = gc.isenabled()
-    gc.disable()  # a graph in a reference cycle that went meanwhile would end the capture
-    try:
-        # Other threads go on using the device while this one records.
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            body()
-        except BaseException:
-            with suppress(RuntimeError):  # what went wrong first is what counts
-                graph.capture_end()
-            raise
-        graph.capture_end()
-    except RuntimeError as error:
-        _leave_capture(pool, device)
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise CaptureError(str(error)) from error
-    finally:
-        if collecting:
-            gc.enable()
-    return graph
-
-
-def _leave_capture(pool: Any, device: torch.device) -> None:
-    """A capture that could not end leaves the generator waiting for it, and random numbers would fail from then on."""
-    with suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
-    with suppress(Exception):
-        generator = torch.cuda.default_generators[device.index or 0]
-        generator.graphsafe_set_state(generator.clone_state())
+def _most_held(work: Callable[[], None], device: torch.device) -> int:
+    """Bytes that tensors made by the work take at most."""
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    return max(0, torch.cuda.max_memory_allocated(device) - before)
 
 
 class Programs(Generic[BuffersT]):
@@ -136,6 +97,7 @@ class Programs(Generic[BuffersT]):
 
     `prepare` captures a key at once. Others are captured when they come up the second time: odd shapes never are.
     The stream that is current here is the one that they run on: all programs of a stream share working memory.
+    `scratch` is for buffers that they need in turn.
     """
 
     def __init__(self, device: torch.device, limit: int, graphs: bool) -> None:
@@ -144,8 +106,10 @@ class Programs(Generic[BuffersT]):
         self._graphs = graphs and device.type == "cuda"
         self._pool: GraphPool | None = None
         if self._graphs:
-            self._pool = _pool_of(device, torch.cuda.current_stream(device).cuda_stream)
+            self._pool = pool_of(device, torch.cuda.current_stream(device).cuda_stream)
         self._pool_bytes = 0
+        self._room = math.inf
+        self.scratch = Scratch(device)
         self._programs: OrderedDict[Hashable, Program[BuffersT]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -173,9 +137,8 @@ class Programs(Generic[BuffersT]):
         """What buffers and graphs' working memory take (the latter as it grew while capturing)."""
         programs = list(self._programs.values())  # another thread may ask
         values = [value for program in programs for value in vars(program.buffers).values()]
-        return self._pool_bytes + sum(
-            value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor)
-        )
+        stores = [value.untyped_storage() for value in values if isinstance(value, torch.Tensor)]
+        return self._pool_bytes + sum({store._cdata: store.nbytes() for store in stores}.values())
 
     def get(
         self, key: Hashable, make: Callable[[], BuffersT], body: Callable[[BuffersT], None]
@@ -185,7 +148,7 @@ class Programs(Generic[BuffersT]):
         if program is None:
             self._make_room()
             program = Program(make(), body)
-        elif self._graphs and program.graph is None and program.runs:
+        elif self._graphs and program.graph is None and program.runs and not program.too_large:
             again = program  # when its buffers are filled
             again.before_run = lambda: self._capture(again)
         self._programs[key] = program
@@ -199,16 +162,22 @@ class Programs(Generic[BuffersT]):
         if program is None:
             self._make_room()
             program = Program(make(), body)
-        if self._graphs and program.graph is None:
+        if self._graphs and program.graph is None and not program.too_large:
             self._capture(program)
         elif not self._graphs:
             program.run()
         self._programs[key] = program
         return program
 
+    def settle(self) -> None:
+        """From now on nothing is captured that needs more working memory than what was captured on this stream."""
+        if self._pool is not None and self._pool.most:
+            self._room = self._pool.most * SLACK
+
     def clear(self) -> None:
         """Give all buffers and graphs back."""
         self._programs.clear()
+        self.scratch.clear()
         self._pool_bytes = 0
         if self._pool is not None:
             self._pool.renew()
@@ -219,12 +188,10 @@ class Programs(Generic[BuffersT]):
 
     def _capture(self, program: Program[BuffersT]) -> None:
         """Run a program's body once and record it, if that is possible here."""
-        before = torch.cuda.memory_reserved(self._device)
+        if self._pool is None:
+            return
         try:
-            program.capture(None if self._pool is None else self._pool.handle(), self._device)
-            if self._pool is not None and program.graph is not None:
-                self._pool.add(program.graph)
+            self._pool_bytes += program.capture(self._pool, self._device, self._room)
         except CaptureError as error:
             self._graphs = False
             logger.warning("CUDA graphs cannot be captured here; kernels are launched one by one: %s", error)
-        self._pool_bytes += max(0, torch.cuda.memory_reserved(self._device) - before)

@@ -23,6 +23,7 @@ class Fused(Generic[P, R]):
     def __init__(self, function: Callable[P, R], dynamic: bool | None = None) -> None:
         self._plain = function
         self._run: Callable[P, R] = torch.compile(function, dynamic=dynamic)
+        self.on_failure: Callable[[Exception], None] | None = None  # in the place of the log
 
     @property
     def compiled(self) -> bool:
@@ -34,12 +35,15 @@ class Fused(Generic[P, R]):
             return self._run(*args, **kwargs)
         except torch.OutOfMemoryError:
             raise
-        except Exception:
+        except Exception as error:
             if not self.compiled:
                 raise
             # If it was the data's fault, the plain function says so now.
             result = self._plain(*args, **kwargs)
             self._run = self._plain
+            if self.on_failure is not None:
+                self.on_failure(error)
+                return result
             name = getattr(self._plain, "__name__", "A function")
             logger.warning("%s cannot be compiled here and runs more slowly.", name, exc_info=True)
             return result

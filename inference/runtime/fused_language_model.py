@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.models.language_model import DecoderLayer, LanguageModel, RmsNorm, rotary_table
+from inference.runtime.joined import joined
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ class FusedLinear:
     """Linear layers of the same input as one product; `x` is (N, in), the result (N, sum of outs)."""
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self.weight = _shared([linear.weight for linear in linears])
+        self.weight = joined([linear.weight for linear in linears])
         biases = [linear.bias for linear in linears if linear.bias is not None]
-        self.bias = _shared(biases) if biases else None
+        self.bias = joined(biases) if biases else None
         self._packed: Callable[[Tensor], Tensor] | None = None
         self._packed_rows = 0
 
@@ -128,16 +129,6 @@ def _fuse(layer: DecoderLayer) -> FusedLayer:
 
 def _norm_weight(norm: RmsNorm) -> Tensor:
     return norm.weight.detach().float()
-
-
-def _shared(parameters: Sequence[Tensor]) -> Tensor:
-    """One tensor of all parameters, which become views of it."""
-    if len(parameters) == 1:
-        return parameters[0].detach()
-    fused = torch.cat([parameter.detach() for parameter in parameters])
-    for parameter, part in zip(parameters, fused.split([len(parameter) for parameter in parameters])):
-        parameter.data = part
-    return fused
 
 
 def _turns(context: int, head_dim: int, theta: float, device: torch.device) -> Tensor:

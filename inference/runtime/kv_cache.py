@@ -5,6 +5,7 @@ Shapes never change and nothing waits for the device, so that a decode step can 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class KvCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         shape = (cfg.num_layers, 2, rows, cfg.num_kv_heads, max_len, cfg.head_dim)
-        self.data = torch.zeros(shape, device=device, dtype=dtype)
+        self.data = _zeros(shape, torch.device(device), dtype)
         self.lengths = torch.zeros(rows, device=device, dtype=torch.int64)
         self.rows = rows
         self.max_len = max_len
@@ -95,3 +96,10 @@ class CacheView:
         else:
             chosen = stored[:, :, :, : self._prefix].index_select(1, self._rows)
         return chosen[0].to(keys.dtype), chosen[1].to(keys.dtype), self._mask
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """On the CPU the system's own zeros, which take no memory before they are written: most slots are never full."""
+    if device.type != "cpu" or dtype != torch.float32:
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32))

@@ -12,16 +12,19 @@ from torch import Tensor
 from inference.models.flow import FlowModel
 from inference.models.flow_encoder import relative_positions
 from inference.models.masks import MixedVisibility, mixed_visibility, valid_positions
+from inference.runtime.backend_spare import Spare
 from inference.runtime.captured import Programs
 from inference.runtime.frame_pack import GAP, FramePack, Ints, PackedMel, block_count, bucket, upload
-from inference.runtime.packed_attention import choose_attention
+from inference.runtime.packed_attention import PackedAttention, choose_attention
 from inference.runtime.packed_solver import PackedSolver
-from inference.runtime.packed_state import SolverBuffers
+from inference.runtime.packed_state import PackedStep, SolverBuffers
+from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.paged_layout import most_items
 from inference.runtime.velocity_choice import choose_step
 
 _ENCODER_SHAPES = 96  # kept at most
 _ENCODER_SCORES = 1 << 21  # tokens of a row, squared, times rows
+_SCORES_AN_ITEM = 1 << 17  # of a lane for few
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,17 @@ class PackedFlow:
         attention = choose_attention(self.device, dtype, flow.cfg.estimator.attention_head_dim)
         self.attention_name = getattr(attention, "__name__", str(attention))
         step, self.velocity_name = choose_step(flow, attention, compiled=compiled)
-        self.solver = PackedSolver(step, flow.cfg, dtype, self.device, graphs=graphs)
+        self.weights = step.weights  # as rows of streams want them, too
+        self.solver = PackedSolver(
+            step, flow.cfg, dtype, self.device, graphs=graphs, spare=self._spare(attention)
+        )
         self.encoders: Programs[EncoderBuffers] = Programs(self.device, _ENCODER_SHAPES, graphs)
+
+    def _spare(self, attention: PackedAttention) -> Spare[PackedStep] | None:
+        if self.velocity_name != "kernels":
+            return None
+        flow = self.flow
+        return Spare("flow", "triton", lambda: PackedVelocity(flow.decoder.estimator, flow.cfg, attention))
 
     def clear(self) -> None:
         """Give graphs and buffers back."""
@@ -132,7 +144,7 @@ class PackedFlow:
     # ---------------------------------------------------------------------------------------------- encoder
     def encode(self, jobs: Sequence[FlowJob]) -> Tensor:
         """(≥ B, 2N, 80) float32, padded; arbitrary behind an item's end."""
-        rows, size = encoder_shape(len(jobs), max(len(job.tokens) for job in jobs))
+        rows, size = encoder_shape(len(jobs), max(len(job.tokens) for job in jobs), self.most_items)
         if rows >= len(jobs):
             return self._encode(jobs, rows, size)
         parts = [jobs[first : first + rows] for first in range(0, len(jobs), rows)]
@@ -182,14 +194,16 @@ class PackedFlow:
         b.mu.copy_(encode_mixed(self.flow, b.ids, b.given, b.made, b.causal))
 
 
-def encoder_shape(items: int, tokens: int) -> tuple[int, int]:
+def encoder_shape(items: int, tokens: int, most_items: int = 16) -> tuple[int, int]:
     """Rows and tokens of the padded shape that the encoder runs in, so many rows at a time if they do not suffice.
 
-    There are few shapes, so that all are captured at the start, and none has more than some 0.1 GB of scores.
+    There are few shapes, so that all are captured at the start, and none takes more than half a gigabyte, less where no
+    batch has more than a few items (`most_items`).
     """
     octave = 1 << max(6, (tokens - 1).bit_length())
     size = octave if tokens > octave * 3 // 4 else octave * 3 // 4
-    most = 1 << max(0, (_ENCODER_SCORES // size**2).bit_length() - 1)
+    scores = min(_ENCODER_SCORES, most_items * _SCORES_AN_ITEM)
+    most = 1 << max(0, (scores // size**2).bit_length() - 1)
     return min(most, 1 << (items - 1).bit_length()), size
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from inference.runtime.frame_pack import DeviceLayout, FramePack, device_layout, table_size, upload
+from inference.runtime.scratch import Scratch
+from inference.runtime.velocity_weights import NetworkWeights
 
 
 @dataclass
@@ -26,17 +28,28 @@ class SolverBuffers:
 
     @classmethod
     def make(
-        cls, rows: int, blocks: int, bins: int, dtype: torch.dtype, device: torch.device
+        cls,
+        rows: int,
+        blocks: int,
+        bins: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        scratch: Scratch | None = None,
     ) -> SolverBuffers:
-        """Zeroed ones for `rows` frames and `blocks` attention blocks."""
+        """Zeroed ones for `rows` frames and `blocks` attention blocks; of `scratch`, good from `lay_out` on until it
+        is another's turn."""
+        scratch = scratch or Scratch(device)
         row = torch.arange(2 * rows, dtype=torch.int32, device=device)
-        reach = torch.stack((row - 1, row - 2), dim=1).view(2, rows, 2)
+        reach = scratch.zeros(
+            "reach", 2, rows, 2, dtype=torch.int32
+        )  # the same for all sizes, as far as they go
+        reach.copy_(torch.stack((row - 1, row - 2), dim=1).view(2, rows, 2))
         return cls(
-            table=torch.zeros(table_size(rows, blocks), dtype=torch.int32, device=device),
-            inputs=torch.zeros(2, rows, 4 * bins, dtype=dtype, device=device),
-            x=torch.zeros(rows, bins, device=device),
+            table=scratch.zeros("table", table_size(rows, blocks), dtype=torch.int32),
+            inputs=scratch.zeros("inputs", 2, rows, 4 * bins, dtype=dtype),
+            x=scratch.zeros("x", rows, bins),
             step=torch.zeros(1, dtype=torch.int64, device=device),
-            past=torch.full_like(reach, -1),
+            past=scratch.zeros("past", 2, rows, 2, dtype=torch.int32).fill_(-1),
             reach=reach,
             rows=rows,
             blocks=blocks,
@@ -55,6 +68,7 @@ class SolverBuffers:
     def lay_out(self, pack: FramePack) -> None:
         """Bring a batch's layout to the device."""
         self.table.copy_(upload(pack.table, self.table.device), non_blocking=True)
+        self.static[1].zero_()
         place = self.layout.place[None, :, None]
         taps = torch.arange(2, dtype=torch.int32, device=place.device)
         torch.where(place > taps, self.reach, self.reach.new_full((), -1), out=self.past)
@@ -68,6 +82,8 @@ class SolverBuffers:
 
 class PackedStep(Protocol):
     """The velocity network with the Euler solver's update."""
+
+    weights: NetworkWeights
 
     def advance(self, buffers: SolverBuffers) -> None:
         """One Euler step: moves `x`, its copy in `inputs`, and `step`. Waits for nothing, can be captured."""

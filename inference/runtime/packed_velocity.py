@@ -89,6 +89,18 @@ class PackedVelocity:
         )
         self._after: Callable[..., Tensor] = Fused(after_attention) if compiled else after_attention
 
+    def on_failure(self, tell: Callable[[Exception], None]) -> None:
+        """`tell` hears of the first part that cannot be compiled and runs as it is."""
+        parts = [part for part in (self._resnet, self._before, self._after) if isinstance(part, Fused)]
+
+        def once(error: Exception) -> None:
+            for part in parts:
+                part.on_failure = lambda error: None
+            tell(error)
+
+        for part in parts:
+            part.on_failure = once
+
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""

@@ -103,7 +103,12 @@ class PagedFlow:
             if ops is None:
                 raise EngineError("paged_flow_unavailable", "The kernels of streaming cannot be used here.")
             self.solver = PagedSolver(
-                flow, ops, most_items, graphs=graphs, kernels=packed.velocity_name == "kernels"
+                flow,
+                ops,
+                most_items,
+                graphs=graphs,
+                kernels=packed.velocity_name == "kernels",
+                weights=packed.weights,
             )
         self._book = PageBook(pages)
         self._voices: OrderedDict[bytes, PromptVoice] = OrderedDict()
@@ -124,8 +129,12 @@ class PagedFlow:
     @property
     def memory_bytes(self) -> int:
         """Bytes of pages that were set aside so far, of graphs and buffers."""
-        pages = self._memory.bytes if self._device.type == "cuda" else self.used_bytes
-        return pages + self.solver.programs.bytes()
+        return self.page_memory_bytes + self.solver.programs.bytes()
+
+    @property
+    def page_memory_bytes(self) -> int:
+        """Bytes of pages that were set aside so far."""
+        return self._memory.bytes if self._device.type == "cuda" else self.used_bytes
 
     # --------------------------------------------------------------------------------------------- streams
     @torch.inference_mode()
@@ -294,6 +303,14 @@ class PagedFlow:
         """Give back what can be made again: graphs, buffers, prompts that nobody uses. Streams keep their pages."""
         self.solver.programs.clear()
         self.forget()
+
+    def rest(self) -> None:
+        """Nobody speaks just now: give back the memory behind what is kept, and voices that nobody wanted for a while.
+
+        The device must have done with what was asked of it.
+        """
+        self._book.forget_unused(_VOICE_SECONDS)
+        self._memory.shrink(self._book.end)
 
     def forget(self) -> None:
         """Give back the prompts that nobody uses. The device must have done with what was asked of it."""

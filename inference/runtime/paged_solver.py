@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.models.flow import FlowModel
-from inference.runtime.captured import Programs
+from inference.runtime.captured import Programs, Tail
 from inference.runtime.flow_pages import PAIR
 from inference.runtime.flow_solver import fixed_noise
 from inference.runtime.frame_pack import Ints, upload
@@ -17,6 +17,7 @@ from inference.runtime.packed_flow import FlowJob
 from inference.runtime.paged_layout import DeviceRow, RowItem, RowLayout, TableSizes, most_items, row_ladder
 from inference.runtime.paged_ops import PageOps
 from inference.runtime.paged_velocity import PagedVelocity, RowBuffers, make_buffers, row_operations
+from inference.runtime.velocity_weights import NetworkWeights
 
 _KEPT = 40
 _COMMON = 1024  # rows: rather a graph so much too long than kernels launched one by one
@@ -25,16 +26,24 @@ _COMMON = 1024  # rows: rather a graph so much too long than kernels launched on
 class PagedSolver:
     """Integrates rows of streams of one network. Used from one thread, on one stream.
 
-    `kernels`: compute rows with the Triton kernels of `velocity_ops`.
+    `kernels`: compute rows with the Triton kernels of `velocity_ops`; `weights`: see `PagedVelocity`.
     """
 
     def __init__(
-        self, flow: FlowModel, pages: PageOps, most_items: int, *, graphs: bool, kernels: bool
+        self,
+        flow: FlowModel,
+        pages: PageOps,
+        most_items: int,
+        *,
+        graphs: bool,
+        kernels: bool,
+        weights: NetworkWeights | None = None,
     ) -> None:
+        self.tail = Tail()
         self._cfg = flow.cfg
         self._most_items = most_items
         self._chunk = flow.cfg.encoder.chunk_tokens * flow.cfg.token_mel_ratio
-        self._velocity = PagedVelocity(flow, pages, row_operations(kernels))
+        self._velocity = PagedVelocity(flow, pages, row_operations(kernels), weights)
         self._device = flow.encoder_proj.weight.device
         self._noise = fixed_noise(self._device, flow.cfg.mel_bins)[0].t().contiguous()  # (15000, 80)
         self.programs: Programs[RowBuffers] = Programs(self._device, _KEPT, graphs)
@@ -57,7 +66,7 @@ class PagedSolver:
         buffers = program.buffers
         layout = RowLayout(items, buffers.sizes)
         self._fill(buffers, layout, jobs, mu)
-        program.run(self._velocity.steps)
+        program.run(self._velocity.steps, self.tail)
         row = DeviceRow.of(buffers.table, buffers.sizes)
         wrong = (row.inside > 0) & ~torch.isfinite(buffers.x).all(dim=1)
         count = torch.zeros(len(jobs), dtype=torch.int32, device=self._device)
@@ -77,7 +86,8 @@ class PagedSolver:
 
     def _make(self, rows: int) -> RowBuffers:
         sizes = TableSizes(rows, self._most_items, self._chunk)
-        return make_buffers(sizes, self._cfg.mel_bins, self._velocity.dtype, self._device)
+        bins, scratch = self._cfg.mel_bins, self.programs.scratch
+        return make_buffers(sizes, bins, self._velocity.dtype, self._device, scratch)
 
     def _fill(self, b: RowBuffers, layout: RowLayout, jobs: Sequence[FlowJob], mu: Tensor) -> None:
         both = np.concatenate((layout.past.ravel(), layout.table))
@@ -101,6 +111,7 @@ class PagedSolver:
             mel.index_select(0, torch.where(row.place < count, offset + row.place + 1, 0)),
         )
         inputs[0, :, bins:].copy_(torch.cat(conditions, dim=1))
+        inputs[1, :, bins:].zero_()
         torch.index_select(self._noise, 0, row.place, out=b.x)
         inputs[:, :, :bins].copy_(b.x)
         b.step.zero_()

@@ -14,7 +14,8 @@ from inference.runtime.flow_pages import PAIR
 from inference.runtime.flow_solver import time_grid
 from inference.runtime.paged_layout import DeviceRow, TableSizes, empty_table
 from inference.runtime.paged_ops import PageOps
-from inference.runtime.velocity_weights import Stage, network_weights
+from inference.runtime.scratch import Scratch
+from inference.runtime.velocity_weights import NetworkWeights, Stage, network_weights
 
 
 @dataclass
@@ -32,11 +33,14 @@ class RowBuffers:
 
 
 class PagedVelocity:
-    """Steps with a flow model's own weights. `rows`: row operations, `velocity_ops` or `plain_rows`."""
+    """Steps with a flow model's own weights. `rows`: row operations, `velocity_ops` or `plain_rows`; `weights`: the
+    network's, where somebody has laid them out already."""
 
-    def __init__(self, flow: FlowModel, pages: PageOps, rows: Any = plain_rows) -> None:
+    def __init__(
+        self, flow: FlowModel, pages: PageOps, rows: Any = plain_rows, weights: NetworkWeights | None = None
+    ) -> None:
         network = flow.decoder.estimator
-        self._weights = network_weights(network)
+        self._weights = weights or network_weights(network)
         self._pages, self._rows = pages, rows
         self._heads = network.cfg.num_heads
         self._inner = network.cfg.num_heads * network.cfg.attention_head_dim
@@ -142,14 +146,17 @@ def row_operations(kernels: bool) -> Any:
     return velocity_ops
 
 
-def make_buffers(sizes: TableSizes, bins: int, dtype: torch.dtype, device: torch.device) -> RowBuffers:
-    """Buffers of a row with nothing in it."""
-    rows = sizes.rows
+def make_buffers(
+    sizes: TableSizes, bins: int, dtype: torch.dtype, device: torch.device, scratch: Scratch | None = None
+) -> RowBuffers:
+    """Buffers of a row with nothing in it; of `scratch`, until it is another's turn."""
+    rows, scratch = sizes.rows, scratch or Scratch(device)
+    table = scratch.zeros("table", sizes.table, dtype=torch.int64)
     return RowBuffers(
-        table=torch.from_numpy(empty_table(sizes)).to(device),
-        past=torch.full((PAIR * rows, 2), -1, dtype=torch.int32, device=device),
-        inputs=torch.zeros(PAIR * rows, 4 * bins, dtype=dtype, device=device),
-        x=torch.zeros(rows, bins, device=device),
+        table=table.copy_(torch.from_numpy(empty_table(sizes))),
+        past=scratch.zeros("past", PAIR * rows, 2, dtype=torch.int32).fill_(-1),
+        inputs=scratch.zeros("inputs", PAIR * rows, 4 * bins, dtype=dtype),
+        x=scratch.zeros("x", rows, bins),
         step=torch.zeros(1, dtype=torch.int64, device=device),
         sizes=sizes,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ def with_precision(
     """`module` in `dtype` if `probe` gives a finite result near the float32 one, else unchanged (with a warning)."""
     if dtype == torch.float32:
         return module
-    half = copy.deepcopy(module).to(dtype)
+    half = in_precision(module, dtype)
     with torch.inference_mode():
         error = relative_error(probe(half).float(), probe(module).float())
     if not error <= SELF_TEST_BOUND:  # NaN counts as broken
@@ -77,6 +77,18 @@ def with_precision(
         )
         return module
     return half
+
+
+def in_precision(module: ModuleT, dtype: torch.dtype) -> ModuleT:
+    """A copy whose floating-point tensors are of `dtype`; of no tensor is there ever a second one as it was."""
+    copies: dict[int, Any] = {}
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                other = tensor.detach().to(dtype, copy=True)
+                wanted = isinstance(tensor, nn.Parameter)
+                copies[id(tensor)] = nn.Parameter(other, tensor.requires_grad) if wanted else other
+    return copy.deepcopy(module, copies)
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

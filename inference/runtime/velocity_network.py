@@ -40,7 +40,7 @@ class KernelStep:
         rate: float,
         plan: Plan | None = None,
     ) -> None:
-        self._weights = weights
+        self.weights = weights
         self._heads = heads
         self._shifts = shifts
         self._sizes = sizes
@@ -56,7 +56,7 @@ class KernelStep:
         plan = self._plan or plan_for(2 * buffers.rows)
         past, source = buffers.past.flatten(0, 1), buffers.inputs.flatten(0, 1)
         space = _Space(source, len(source), self._channels, self._inner)
-        stages = self._weights.stages
+        stages = self.weights.stages
         for index, stage in enumerate(stages):
             ends = self._outputs(index, source, space)
             shift = ops.Shift(self._shifts, buffers.step, index)
@@ -69,16 +69,16 @@ class KernelStep:
             if index == len(stages) - 2:
                 source = space.joined
         final = space.middle
-        ops.causal_conv(source, past, self._weights.final, final, tiles=plan.conv)
+        ops.causal_conv(source, past, self.weights.final, final, tiles=plan.conv)
         ops.guided_step(
-            final, self._weights.output, buffers.x, buffers.inputs.flatten(0, 1), self._sizes, buffers.step,
+            final, self.weights.output, buffers.x, buffers.inputs.flatten(0, 1), self._sizes, buffers.step,
             buffers.rows, self._rate, tiles=plan.final,
         )  # fmt: skip
         buffers.step.add_(1)
 
     def _outputs(self, index: int, source: Tensor, space: _Space) -> tuple[Tensor, Tensor]:
         """Where a stage's blocks and its closing convolution write: never where they read."""
-        last = len(self._weights.stages) - 1
+        last = len(self.weights.stages) - 1
         if index == 0:
             return space.skip, space.hidden if last == 1 else space.one
         if index == last:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
 from inference.models.velocity import (
@@ -16,6 +15,7 @@ from inference.models.velocity import (
     TransformerBlock,
     VelocityNetwork,
 )
+from inference.runtime.joined import joined
 
 
 class Affine(NamedTuple):
@@ -68,7 +68,8 @@ class NetworkWeights(NamedTuple):
 
 
 def network_weights(network: VelocityNetwork) -> NetworkWeights:
-    """Views of the network's parameters where the layout allows it, copies elsewhere."""
+    """Views of the network's parameters where the layout allows it, copies elsewhere. Those of queries, keys and values
+    become views themselves."""
     stages = [*network.down_blocks, *network.mid_blocks, *network.up_blocks]
     return NetworkWeights(
         tuple(_stage(parts) for parts in cast("list[nn.ModuleList]", stages)),
@@ -95,7 +96,7 @@ def resnet_weights(module: ResnetBlock) -> ResnetWeights:
 def transformer_weights(module: TransformerBlock) -> TransformerWeights:
     """Of one transformer block."""
     attention, net = module.attn1, module.ff.net
-    qkv = torch.cat([layer.weight.detach() for layer in (attention.to_q, attention.to_k, attention.to_v)])
+    qkv = joined([layer.weight for layer in (attention.to_q, attention.to_k, attention.to_v)])
     up = cast(nn.Module, net["0"].proj)
     return TransformerWeights(
         affine(module.norm1),

@@ -108,6 +108,22 @@ def test_streams_own_pages_do_not_take_the_place_of_voices_in_use() -> None:
     assert book.take_some(9, idle=60.0) == [2] and book.take_some(1, idle=60.0) == []
 
 
+def test_prompts_wanted_lately_outlast_a_rest() -> None:
+    now = [0.0]
+    book = PageBook(4, lambda: now[0])
+    old, young = book.take(1), book.take(1)
+    assert old and young
+    book.keep_prompt(b"old", old)
+    now[0] = 50.0
+    book.keep_prompt(b"young", young)
+    book.give_back([*old, *young])
+    now[0] = 70.0
+    book.forget_unused(60.0)
+    assert not book.knows(b"old") and book.knows(b"young") and book.held == 1
+    book.forget_unused()
+    assert book.held == 0 and book.end == 0
+
+
 def test_pages_beyond_the_memory_are_never_given_out_again() -> None:
     book = PageBook(6)
     taken = book.take(5)
