@@ -44,9 +44,18 @@ class Load:
     rounds: int
     limit: float
     answers: list[Answer] = field(default_factory=list)
+    _requests: list[list[SynthesisRequest]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Make all requests, which `run` does otherwise."""
+        self._requests = [
+            [self.request_of(user, turn) for turn in range(self.rounds)] for user in range(self.users)
+        ]
 
     def run(self) -> float:
         """Wait for all users; returns the seconds from the first request to the last sound."""
+        if not self._requests:
+            self.prepare()
         self._gate = threading.Barrier(self.users)
         self._lock = threading.Lock()
         self._began = math.inf
@@ -59,11 +68,10 @@ class Load:
         return max(ends, default=self._began) - self._began
 
     def _visit(self, user: int) -> None:
-        requests = [self.request_of(user, turn) for turn in range(self.rounds)]
         self._gate.wait()
         with self._lock:
             self._began = min(self._began, time.perf_counter())
-        for turn, request in enumerate(requests):
+        for turn, request in enumerate(self._requests[user]):
             if time.perf_counter() - self._began > self.limit:
                 break
             answer = Answer(user, turn, time.perf_counter())

@@ -36,7 +36,12 @@ class Row:
 
 
 SETUPS: dict[str, dict[str, Any]] = {
-    "naive": {"precision": "fp32", "pool": False, "vocoder_backend": "torch"},
+    "naive": {
+        "precision": "fp32",
+        "pool": False,
+        "vocoder_backend": "torch",
+        "flow_backend": "torch",
+    },  # fmt: skip
     "half": {"precision": "auto", "pool": False},
     "pool": {"precision": "auto", "pool": True},
     "graphs": {"precision": "auto", "pool": True, "graphs": True},
@@ -78,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--users", default="1,4,16,64", help="comma-separated numbers of users at once")
     add("--serial-users", default="1,4", help="the same for the rows that serve one at a time")
     add("--requests", type=int, default=0, help="requests of each cell (0: two a user, at least eight)")
+    add("--least-seconds", type=float, default=0.0, help="without --requests, of each cell of a pool")
     add("--limit", type=float, default=12.0, help="seconds after which a cell begins nothing new")
     add("--row-limit", type=float, default=400.0, help="seconds after which a way of serving is stopped")
     add("--model-dir", type=Path, default=None, help="model folder (default: random full-size weights)")
@@ -166,6 +172,7 @@ def _job(args: argparse.Namespace, setup: str, folder: Path, device: str, stream
         users=tuple(int(count) for count in users.split(",")),
         streams=streams,
         requests=args.requests,
+        least_seconds=args.least_seconds,
         limit=args.limit,
         text_tokens=args.text_tokens,
         speech_tokens=forced,
@@ -226,7 +233,11 @@ def table(rows: dict[str, list[dict[str, Any]] | None]) -> str:
                 cell["throughput"],
             ]
             texts = [name, str(cell["users"]), *("-" if n is None else f"{n:.3f}" for n in numbers)]
-            texts += [f"{100 * cell['busy']:.0f} %", "-" if memory is None else f"{memory:.0f}"]
+            busy = cell["busy"]
+            texts += [
+                "-" if busy is None else f"{100 * busy:.0f} %",
+                "-" if memory is None else f"{memory:.0f}",
+            ]
             texts += [f"{cell['users_served']}/{cell['users']}", str(cell["stalled"])]
             late = (cell["first_of_early_requests"], cell["first_of_late_requests"])
             texts += ["-" if n is None else f"{n:.3f}" for n in late]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sys
 import threading
@@ -37,7 +38,8 @@ class Job:
     compile: bool = False
     users: tuple[int, ...] = (1,)
     streams: tuple[bool, ...] = (False,)
-    requests: int = 0  # of each cell; 0: two a user, at least eight
+    requests: int = 0  # of each cell; 0: two a user, at least eight, and enough for `least_seconds`
+    least_seconds: float = 0.0
     limit: float = 30.0  # seconds after which a cell begins nothing new
     text_tokens: int = 25
     speech_tokens: int = 250  # 0: as the model ends it
@@ -47,6 +49,7 @@ class Job:
     reference_seconds: float = 4.0
     workers: int = 1
     vocoder_backend: str = "auto"
+    flow_backend: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,11 @@ class OneByOne:
         from inference import CosyVoice
 
         self._engine = CosyVoice(
-            job.folder, device=job.device, precision=job.precision, vocoder_backend=job.vocoder_backend
+            job.folder,
+            device=job.device,
+            precision=job.precision,
+            vocoder_backend=job.vocoder_backend,
+            flow_backend=job.flow_backend,
         )
         self._turn = threading.Lock()
         self.deadline = float("inf")
@@ -109,6 +116,7 @@ class Pooled:
                 devices=(job.device,) * job.workers,
                 precision=job.precision,
                 vocoder_backend=job.vocoder_backend,
+                flow_backend=job.flow_backend,
                 max_workers=job.workers,
                 concurrency=most,
                 queue_size=2 * most,
@@ -197,8 +205,12 @@ def cell(
     cold: dict[str, Any] = {}
     if job.pool:
         first_wave = load(1, 500)
-        cold = summary(first_wave, first_wave.run(), expected)
+        elapsed = first_wave.run()
+        cold = summary(first_wave, elapsed, expected)
+        if not job.requests and elapsed > 0:
+            rounds = max(rounds, math.ceil(job.least_seconds / elapsed))
     measured = load(rounds, 0)
+    measured.prepare()
     with Watch(job.device) as watch:
         elapsed = measured.run()
     found = summary(measured, elapsed, expected)

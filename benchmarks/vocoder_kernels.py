@@ -27,11 +27,12 @@ from benchmarks.random_folder import NANO, random_state
 from inference.checkpoint import load_folder
 from inference.models.config import VocoderConfig
 from inference.models.vocoder import Vocoder
-from inference.runtime.packed_vocoder import PackedVocoder, generator_error, half_generator
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_choice import choose_packed_vocoder, distances
 from inference.runtime.vocoder_convolve import FusedConvolutions
 from inference.runtime.vocoder_fused import FusedSpectrum, FusedVocoder
+from inference.runtime.vocoder_generator import generator_error, half_generator
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.vocoder_tiles import Tile
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.machine import resident_mb
 
+LAG = 0.3  # seconds
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -128,7 +129,10 @@ def _open_files(pid: int) -> int:
 
 @dataclass
 class Watch:
-    """Context manager: samples in a thread of its own until the block ends; then `report` tells."""
+    """Context manager: samples in a thread of its own until the block ends; then `report` tells.
+
+    The driver's busy share is of the time just before each sample: those of the first `LAG` seconds do not count.
+    """
 
     device: str
     interval: float = 0.1
@@ -157,7 +161,8 @@ class Watch:
         turn = 0
         while not self._stop.wait(self.interval):
             if self._nvml:
-                self._busy.append(self._nvml.busy_percent())
+                if time.perf_counter() - self._began > LAG:
+                    self._busy.append(self._nvml.busy_percent())
                 self._device_mb.append(self._nvml.memory()[0] / 1e6)
             if turn % 10 == 0:  # reading /proc costs more
                 self._resident_mb.append(process_tree().resident_mb)
@@ -166,8 +171,9 @@ class Watch:
     def report(self) -> dict[str, float | None]:
         """`busy`: the device's share of time with work, 0 to 1 (on the CPU: of all cores); memory peaks in MB."""
         cores = os.cpu_count() or 1
+        busy: float | None
         if self._nvml:
-            busy = sum(self._busy) / max(len(self._busy), 1) / 100
+            busy = sum(self._busy) / len(self._busy) / 100 if self._busy else None
         else:
             busy = self._cpu / (cores * self._elapsed)
         return {

@@ -24,9 +24,10 @@ from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
 from inference.models.vocoder import Vocoder
 from inference.runtime.packed_flow import FlowJob, PackedFlow
-from inference.runtime.packed_vocoder import PackedVocoder, generator_error, make_generator
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.vocoder_choice import choose_packed_vocoder
 from inference.runtime.vocoder_fused import FusedVocoder
+from inference.runtime.vocoder_generator import generator_error, make_generator
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.wave_parts import VOCODER_FRAMES
 

@@ -58,7 +58,7 @@ class Board:
                 self.fail(live, segment, no_sound())
                 return
         self.speech_work.notify()
-        self.wave_work.notify()
+        self.wave_work.notify_all()
 
     def cancel(self, key: int) -> None:
         """Forget a request. Unknown keys are ignored."""

@@ -97,7 +97,7 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     add("--precision", default="auto", help="auto, fp32, fp16 or bf16")
     add("--vocoder-backend", default="auto", help="auto, torch, channels_last or onnxruntime")
-    add("--flow-backend", default="auto", help="auto, torch or onnxruntime")
+    add("--flow-backend", default="auto", help="auto, torch, fused or onnxruntime")
     add("--out", type=Path, required=True, help="the WAV file to write")
 
 

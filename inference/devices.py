@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 _ASSUMED_FREE = 4 * 2**30  # where the system does not tell
+_ARENA_MAX, _ARENAS = -8, 2  # glibc's number for the option, and what it is set to
 
 
 def available_devices() -> tuple[str, ...]:
@@ -72,6 +73,26 @@ def process_memory() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError, AttributeError):
         return _peak_memory()
+
+
+def share_freed_memory() -> None:
+    """Have all threads started from now on share two heaps: with one each, every lane would keep what it once needed.
+
+    Nothing where the C library is not glibc.
+    """
+    _ask_glibc("mallopt", _ARENA_MAX, _ARENAS)
+
+
+def release_memory() -> None:
+    """Give the system back what the C library keeps of freed memory; nothing where it is not glibc."""
+    _ask_glibc("malloc_trim", 0)
+
+
+def _ask_glibc(name: str, *values: int) -> None:
+    try:
+        getattr(ctypes.CDLL(None), name)(*values)
+    except (AttributeError, OSError, TypeError):
+        return
 
 
 def _peak_memory() -> int:

@@ -22,7 +22,7 @@ _REMEMBERED_VOICES = 64  # as many as a worker keeps
 MAX_PREPARING = 16  # clips in work in one worker
 
 
-@dataclass
+@dataclass(eq=False)
 class Ticket:
     """One request, or one clip to prepare, from `submit` to its end."""
 
@@ -128,8 +128,19 @@ class Place:
             concurrency=self.ready.concurrency if self.ready else 0,
             error=self.error.message if self.error else "",
             stats=self.stats,
-            backends=dict(self.ready.backends) if self.ready else {},
+            backends=self._backends(),
         )
+
+    def _backends(self) -> dict[str, str]:
+        """What runs each part now: one that failed while serving was replaced."""
+        if self.ready is None:
+            return {}
+        found = dict(self.ready.backends)
+        now = {
+            "flow": f"{found.get('flow', '')} {self.stats.flow_backend}",
+            "vocoder": self.stats.vocoder_backend,
+        }
+        return found | {part: name for part, name in now.items() if part in found}
 
 
 def choose(ticket: Ticket, places: Iterable[Place]) -> Place | None:

@@ -72,17 +72,21 @@ class Scheduler:
         self._board = Board(emit, settings.sample_rate, settings.run_ahead)
         self._lanes = (speech, wave)
         self._speech = SpeechLoop(self._board, speech, settings.slots)
-        self._wave = WaveLoop(self._board, wave, settings.max_batch)
+        alone = wave.loops == 1  # else every thread takes a piece, and leaves the others theirs
+        self._waves = [
+            WaveLoop(self._board, wave, settings.max_batch if alone else 1) for _ in range(wave.loops)
+        ]
         self._orders = count()
         self._pool = ThreadPoolExecutor(settings.front_end_threads, thread_name_prefix="front-end")
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the lanes' threads and warm them up, one after the other. Raises what warming up raises."""
-        for loop in (self._speech, self._wave):
+        """Start the lanes' threads and warm each lane up, one after the other. Raises what warming up raises."""
+        for loop in (self._speech, *self._waves):
             warm: Future[None] = Future()
+            first = loop in (self._speech, self._waves[0])
             thread = threading.Thread(
-                target=self._run, args=(loop, warm), name=type(loop).__name__, daemon=True
+                target=self._run, args=(loop, warm, first), name=type(loop).__name__, daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -130,7 +134,7 @@ class Scheduler:
 
     def stats(self) -> WorkerStats:
         """What is going on now, but for the process's memory."""
-        speech, wave = self._speech.meter, self._wave.meter
+        speech, waves = self._speech.meter, [loop.meter for loop in self._waves]
         board = self._board
         lane_bytes = sum(lane.memory_bytes() for lane in self._lanes)
         with board.lock:
@@ -141,22 +145,22 @@ class Scheduler:
                 drawing=len(board.drawing),
                 waiting=sum(1 for _ in board.wanting_slots()),
                 speech_busy=speech.share(),
-                wave_busy=wave.share(),
-                stalled=max(speech.current(), wave.current()),
+                wave_busy=sum(wave.share() for wave in waves) / len(waves),
+                stalled=max(meter.current() for meter in (speech, *waves)),
                 lane_bytes=lane_bytes,
                 slots=self._settings.slots,
                 speech_steps=self._speech.steps,
                 speech_rows=self._speech.rows,
-                wave_batches=self._wave.batches,
-                wave_items=self._wave.items,
+                wave_batches=sum(loop.batches for loop in self._waves),
+                wave_items=sum(loop.items for loop in self._waves),
                 voice_hits=self._front_end.voices.hits,
                 voice_misses=self._front_end.voices.misses,
             )
 
-    def _run(self, loop: SpeechLoop | WaveLoop, warm: Future[None]) -> None:
+    def _run(self, loop: SpeechLoop | WaveLoop, warm: Future[None], first: bool) -> None:
         try:
             with self._lane_scope():
-                if self._settings.warm_up:
+                if self._settings.warm_up and first:
                     loop.warm_up(self._progress)
                 warm.set_result(None)
                 while loop.round():

@@ -35,6 +35,7 @@ _USUAL_STREAM_SECONDS = 14
 # So few requests at once leave the GPU time to compute streams anew; only their voices' prompts are worth memory.
 _FEW_REQUESTS = 8
 _PAGES_OF_FEW = 6
+_PAGES_OF_SMALL, _SMALL_FLOW_CACHE_SHARE = 4, 0.12
 _CPU_FLOW_CACHE = GIB // 2  # a minute of the bundled model's sound
 
 
@@ -45,8 +46,8 @@ class BackendSettings:
     `model_dir` is what a background build of engines loads; without one none is started.
     """
 
-    vocoder: str = "torch"
-    flow: str = "torch"
+    vocoder: str = "auto"
+    flow: str = "auto"
     model_dir: str | None = None
     precision: str = "auto"
 
@@ -106,6 +107,7 @@ class PoolSettings:
     silence_timeout: float = 60.0  # a ready worker that says nothing for so long is killed
     stall_timeout: float = 300.0  # and so is one whose lane is stuck in one step
     longest_backoff: float = 30.0  # between two attempts to restart a worker
+    listener_timeout: float = 600.0  # sound that nobody takes for so long is thrown away
     log_json: bool = False  # how workers write their log
 
     def __post_init__(self) -> None:
@@ -151,18 +153,23 @@ def settings_for(
     small = low_memory or free_memory < LOW_MEMORY_BYTES
     wanted = concurrency or (8 if small else 64)
     slots = _fitting_slots(config, wanted, USUAL_CONTEXT, int(free_memory * _KV_SHARE), bytes_each)
+    page = _page_bytes(config, bytes_each)
     if small:
-        return LaneSettings(slots=slots, prefill_tokens=512, max_batch=4, max_batch_frames=2048, graphs=True)
+        return LaneSettings(
+            slots=slots,
+            prefill_tokens=512,
+            max_batch=4,
+            max_batch_frames=3072,
+            flow_cache_bytes=min(int(free_memory * _SMALL_FLOW_CACHE_SHARE), _PAGES_OF_SMALL * page),
+            graphs=True,
+        )
     few = slots <= _FEW_REQUESTS
     return LaneSettings(
         slots=slots,
-        prefill_tokens=4096,
+        prefill_tokens=2048 if few else 4096,
         max_batch=_FEW_REQUESTS if few else min(64, slots),
         max_batch_frames=6144 if few else 12288,
-        flow_cache_bytes=min(
-            int(free_memory * _FLOW_CACHE_SHARE),
-            _flow_cache_pages(config, slots) * _page_bytes(config, bytes_each),
-        ),
+        flow_cache_bytes=min(int(free_memory * _FLOW_CACHE_SHARE), _flow_cache_pages(config, slots) * page),
         graphs=True,
     )
 

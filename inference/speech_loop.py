@@ -102,7 +102,7 @@ class SpeechLoop:
         with self._board.lock:
             due = [self._take(event, now) for event in events]
             if any(due):
-                self._board.wave_work.notify()
+                self._board.wave_work.notify_all()
         for event in events:
             if event.error is not None and is_device_fault(event.error):
                 raise event.error

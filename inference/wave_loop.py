@@ -20,6 +20,9 @@ from inference.types import SynthesisError
 
 logger = logging.getLogger(__name__)
 
+# Seconds without a request after which memory is given back: what nobody uses, then voices that nobody came back for.
+_RESTS = (2.0, 70.0)
+
 
 @dataclass(frozen=True)
 class _Work:
@@ -47,6 +50,7 @@ class WaveLoop:
         self._lane = lane
         self._max_batch = max_batch
         self._begun: _Begun | None = None
+        self._rests = len(_RESTS)  # since the last batch; nothing to give back yet
         self.batches = self.items = 0  # and the items in them
 
     def warm_up(self, progress: Callable[[str], None]) -> None:
@@ -62,15 +66,22 @@ class WaveLoop:
             with self.meter.working():
                 self._lane.nearly_done(before.batch)
         with board.lock:
-            board.wave_work.wait_for(lambda: before is not None or self._has_work())
+            patience = None if self._rests == len(_RESTS) else _RESTS[self._rests]
+            worked = board.wave_work.wait_for(lambda: before is not None or self._has_work(), patience)
             if board.stopping:
                 return False
+            rest = not (worked or board.live)
             closing, board.to_close = board.to_close, []
             works, hurried = self._most_urgent(), self._hurried()
             for work in works:
                 work.segment.in_wave = True  # from now on its stream is this thread's
         for stream in closing:
             self._lane.close(stream)
+        if rest:
+            self._lane.rest()
+            self._rests += 1
+        elif works:
+            self._rests = 0
         self._begun = self._begin(works, hurried) if works else None
         if before is not None:
             self._finish(before)

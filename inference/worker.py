@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from inference.collector import collector_off
+from inference.devices import release_memory, share_freed_memory
 from inference.logs import setup_logging
 from inference.protocol import (
     DRAINED,
@@ -53,11 +55,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SWITCH_SECONDS = (
-    0.0005  # a decode step takes 2 ms on a GPU: it must not wait 5 ms for another thread's Python
-)
+# A decode step takes 1 ms on a GPU and lets go of the interpreter some ten times: it must not wait 5 ms each time for
+# another thread's Python.
+_SWITCH_SECONDS = 0.0001
 _FRONT_END_CORES = 4  # of one clip in work
 _LAST_WORDS = 2.0  # seconds to get them out
+# oneDNN makes its kernels anew for every length of sound, some 27 MB each time. Its own limit is 1024, many hundred MB;
+# a piece of sound needs about 60.
+_KERNELS_KEPT = "192"
 
 
 def run_worker(connection: Connection, settings: WorkerSettings) -> None:
@@ -66,6 +71,8 @@ def run_worker(connection: Connection, settings: WorkerSettings) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.setswitchinterval(_SWITCH_SECONDS)
+    share_freed_memory()
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KERNELS_KEPT)  # read when torch first needs one
     setup_logging(settings.log_json, logging.WARNING, settings.name)
     logging.getLogger("inference").setLevel(logging.INFO)  # how far a start has come
     _Worker(connection, settings).run()
@@ -124,19 +131,24 @@ class _Worker:
     # --------------------------------------------------------------------------------------------- loading
     def _load(self) -> Scheduler:
         self._outbox.put(Loading("loading"))
-        import torch
-
-        from inference.frontend.lexicon import read_lexicon
-        from inference.loading import load_models
-        from inference.runtime.kernel_plan import build_kernels
-        from inference.runtime.language_model_lane import LanguageModelLane
-        from inference.runtime.wave_lane import WaveLane
-        from inference.scheduler import Scheduler, SchedulerSettings
+        from inference import device_memory
 
         chosen = self._settings
+        on_cuda = chosen.device.startswith("cuda")
+        if on_cuda:
+            device_memory.choose_allocator(chosen.concurrency, chosen.low_memory)
+        with collector_off():
+            import torch
+
+            from inference.frontend.lexicon import read_lexicon
+            from inference.loading import load_models
+            from inference.runtime.kernel_plan import build_kernels
+            from inference.runtime.language_model_lane import LanguageModelLane
+            from inference.runtime.wave_lane import WaveLane
+            from inference.scheduler import Scheduler, SchedulerSettings
+
         # On the CPU each piece of work has one thread, so that its bits depend on nothing else and cores are shared by
         # many pieces. Beside a GPU the CPU has the front end alone.
-        on_cuda = chosen.device.startswith("cuda")
         each = min(_FRONT_END_CORES, chosen.threads // chosen.front_end_threads) if on_cuda else 1
         torch.set_num_threads(max(1, each))
         words = None if chosen.lexicon is None else read_lexicon(Path(chosen.lexicon))
@@ -149,13 +161,21 @@ class _Worker:
             vocoder_backend=chosen.vocoder_backend,
             flow_backend=chosen.flow_backend,
         )
+        if on_cuda and chosen.memory:
+            device_memory.limit_memory(models.device, chosen.memory)
+        self._tell_progress("loaded the model")
         lanes = self._with_backends(chosen.lanes or self._lanes_for(models))
         build_kernels(models.language_model, models.flow, models.vocoder, lanes, self._tell_progress)
-        self._outbox.put(Loading("warming up"))
+        self._tell_progress("warming up")
+        speech = LanguageModelLane(models.language_model, lanes)
+        device_memory.release(models.device, workspaces=True)
+        self._tell_progress("warming up: the language model's lane is there")
+        wave = WaveLane(models.flow, models.vocoder, lanes)
+        self._tell_progress("warming up: the token-to-wave lane is there")
         scheduler = Scheduler(
             models.front_end,
-            LanguageModelLane(models.language_model, lanes),
-            WaveLane(models.flow, models.vocoder, lanes),
+            speech,
+            wave,
             SchedulerSettings(
                 sample_rate=models.config.sample_rate,
                 lookahead=models.config.flow.pre_lookahead,
@@ -170,9 +190,11 @@ class _Worker:
             lane_scope=lambda: _lane_scope(models.device),
             progress=self._tell_progress,
         )
+        # Self-tests leave a gigabyte of blocks behind that nobody will use.
+        device_memory.release(models.device)
         scheduler.start()
-        if on_cuda:
-            torch.cuda.empty_cache()  # self-tests and first runs leave gigabytes of blocks behind that nobody will use
+        device_memory.release(models.device)
+        release_memory()
         self._scheduler = scheduler
         self._outbox.put(
             Ready(
@@ -279,11 +301,16 @@ class _Worker:
 
     # ------------------------------------------------------------------------------------------- heartbeat
     def _beat(self) -> None:
+        busy = False
         while True:
             time.sleep(self._settings.heartbeat)
             if os.getppid() != self._parent:
                 os._exit(DRAINED)
-            self._outbox.put(Heartbeat(self._stats()))
+            stats = self._stats()
+            self._outbox.put(Heartbeat(stats))
+            before, busy = busy, bool(stats.live or stats.preparing)
+            if before and not busy:
+                release_memory()
 
     def _stats(self) -> WorkerStats:
         from inference.devices import allocated_memory, process_memory
@@ -305,10 +332,11 @@ class _Worker:
 
 
 def _lane_scope(device: Any) -> AbstractContextManager[Any]:
-    """A lane's thread works on its device, in a stream of its own."""
+    """A lane's thread works on its device, in a stream of its own; on the CPU it has one core."""
     import torch
 
     if device.type != "cuda":
+        torch.set_num_threads(1)  # some libraries look at the thread's own setting
         return nullcontext()
     torch.cuda.set_device(device)
     return torch.cuda.stream(torch.cuda.Stream(device))

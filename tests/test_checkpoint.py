@@ -7,6 +7,8 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,7 @@ from inference.models.language_model import LanguageModel
 from inference.models.vocoder import Vocoder, fold_weight_norm
 from inference.tensor_files import read_any
 from inference.types import CheckpointError
-from tests.golden_data import reference_folder
+from tests.golden_data import ROOT, reference_folder
 from tests.model_folder import TINY_CONFIG
 
 State = dict[str, Tensor]
@@ -84,6 +86,17 @@ def test_a_whole_folder_loads(random_model_dir: Path) -> None:
 
 
 @pytest.mark.unit
+def test_loading_imports_no_compiler(random_model_dir: Path) -> None:
+    """It takes a second and a hundred megabytes, and is only wanted for values that the file replaces."""
+    code = (
+        "import sys; from inference.checkpoint import load_folder; load_folder(sys.argv[1]);"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(random_model_dir)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_bookkeeping_and_the_unused_head_are_dropped(folder: Path, random_model_dir: Path) -> None:
     rewrite(folder / "llm.pt", lambda state: state.update(epoch=3, step=torch.tensor(12)))
     rewrite(folder / "flow.pt", lambda state: state.update(epoch=3, step=12))

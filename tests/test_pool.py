@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -333,6 +334,20 @@ def test_a_folder_that_cannot_be_used_is_said_at_the_start(tmp_path: Path) -> No
     assert not pool.status().ready
 
 
+def test_what_is_asked_while_the_model_loads_is_answered(
+    random_model_dir: Path, expected: list[list[AudioChunk]]
+) -> None:
+    pool = WorkerPool(pool_settings(random_model_dir))
+    with closing(pool), ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(pool.start_blocking)
+        eventually(lambda: pool.status().workers[0].pid > 0)
+        early = pool.submit(EIGHT[0])
+        assert early.position == 1 and not pool.status().ready
+        assert_same(list(early), expected[0])
+        starting.result()
+        assert pool.status().ready and early.position == 0
+
+
 def test_a_drained_pool_finishes_everything_and_leaves_nothing(random_model_dir: Path) -> None:
     gc.collect()
     files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -357,6 +372,19 @@ def test_a_drained_pool_finishes_everything_and_leaves_nothing(random_model_dir:
     gc.collect()
     # The first pool of a process leaves multiprocessing's own resource tracker with one pipe.
     assert len(os.listdir("/proc/self/fd")) <= files + 1
+
+
+def test_what_is_held_but_never_read_is_thrown_away(random_model_dir: Path) -> None:
+    with WorkerPool(pool_settings(random_model_dir, concurrency=1, listener_timeout=0.5)) as pool:
+        finished, waiting = pool.submit(GOOD), pool.submit(replace(GOOD, seed=2))
+        endless = pool.submit(replace(LONG_STREAM, text=LONG_TEXT * 4))
+        # The last one, and on a slow machine others too, before it was made.
+        eventually(lambda: pool.status().counters.cancelled >= 1 and is_idle(pool.status()))
+        for submission in (finished, waiting, endless):
+            with pytest.raises(EngineError) as caught:
+                list(submission)
+            assert caught.value.code == "not_listening"
+        assert list(pool.synthesize(GOOD))[-1].final
 
 
 def test_closing_ends_what_is_live(random_model_dir: Path) -> None:

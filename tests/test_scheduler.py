@@ -313,3 +313,26 @@ def test_nothing_is_left_of_many_requests(serving: Serving, monkeypatch: pytest.
     serving.scheduler.close()
     gc.collect()
     assert len(opened) > 28 and len(alive) == 0
+
+
+def test_memory_is_given_back_in_a_lull_and_again_when_it_lasts(
+    models: LoadedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[WaveLane] = []
+    rest = WaveLane.rest
+
+    def noted(lane: WaveLane) -> None:
+        rest(lane)
+        rested.append(lane)
+
+    monkeypatch.setattr("inference.wave_loop._RESTS", (0.02, 0.05))
+    monkeypatch.setattr(WaveLane, "rest", noted)
+    serving = Serving(models)
+    try:
+        assert not rested  # nothing was ever asked
+        for times in (2, 4):
+            serving.speak([replace(REQUESTS[Mode.CLONE], stream=True)])
+            eventually(lambda times=times: len(rested) == times)  # type: ignore[misc]
+    finally:
+        serving.scheduler.close()
+    assert not serving.faults

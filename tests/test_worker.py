@@ -111,7 +111,7 @@ def test_a_worker_serves_and_leaves_when_told(random_model_dir: Path, worker: Pa
     worker.listener.wait_for_chunk(3)
     beats = [message.stats for message in worker.others if isinstance(message, Heartbeat)]
     assert beats[-1].vocoder_backend in CPU_SPECTRUM
-    assert (beats[-1].flow_backend, beats[-1].backend_failures) == ("torch", 0)
+    assert (beats[-1].flow_backend, beats[-1].backend_failures) == ("fused", 0)
     assert beats[-1].finished == 1 and beats[-1].memory_bytes > 50e6 and beats[-1].lane_bytes > 0
     os.kill(worker.process.pid, signal.SIGTERM)
     eventually(lambda: _refused(worker))

@@ -54,6 +54,7 @@ def _open_session(path: Path, threads: int, device: str, inputs: int) -> Inferen
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False  # it would keep what the longest clip needed, and saves no time
     providers: list[str | tuple[str, dict[str, int]]] = ["CPUExecutionProvider"]
     if device.startswith("cuda") and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         number = int(device.partition(":")[2] or 0)

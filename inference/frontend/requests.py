@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ class RequestFrontEnd:
         self._lexicon = lexicon
         self._tokenizer = tokenizer
         self._presets = presets
+        # Work on text is Python only: several threads at it are no faster, but keep the others from the interpreter.
+        self._text_turn = threading.Lock()
 
     @property
     def presets(self) -> list[str]:
@@ -63,21 +66,24 @@ class RequestFrontEnd:
             tokens = self.voices.source_tokens(request.source, request.exact)
             return [SegmentInput("", convert_input(tokens, voice), tokens.tolist())]
         # The text first: it is quickly judged, a long clip is not.
-        texts = [
-            segment.text
-            for segment in prepare_text(
-                request.text,
-                self._tokenizer,
-                language=request.language,
-                exact=request.exact,
-                lexicon=self._lexicon,
-            )
-        ]
+        with self._text_turn:
+            texts = self._texts(request)
         if request.mode == Mode.PRESET:
             entry = self._preset(request.voice)
             return [SegmentInput(text, preset_input(text, entry, self._tokenizer)) for text in texts]
         voice = self._voice(request)
-        return [SegmentInput(text, self._with_voice(request, text, voice)) for text in texts]
+        with self._text_turn:
+            return [SegmentInput(text, self._with_voice(request, text, voice)) for text in texts]
+
+    def _texts(self, request: SynthesisRequest) -> list[str]:
+        segments = prepare_text(
+            request.text,
+            self._tokenizer,
+            language=request.language,
+            exact=request.exact,
+            lexicon=self._lexicon,
+        )
+        return [segment.text for segment in segments]
 
     def _preset(self, name: object) -> Mapping[str, Any]:
         if isinstance(name, str) and name in self._presets:

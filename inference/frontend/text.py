@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 from inference.frontend.clean import TAG, clean
 from inference.frontend.lexicon import Lexicon
@@ -60,6 +61,7 @@ def prepare_text(
     return segments
 
 
+@lru_cache(maxsize=1024)
 def normalise_prompt(text: str, *, language: str = "auto", exact: bool = False, _plain: bool = False) -> str:
     """What a reference clip says, as given to the tokenizer; "" if it holds nothing to speak. Never parted.
 

@@ -209,7 +209,8 @@ class BucketRunner(SlotRunner):
         yield DECODE, Shape(self._batches[-1], self._prefixes[-1])
         for prefix in self._prefixes[:2]:
             yield from ((DECODE, Shape(rows, prefix)) for rows in self._batches)
-        yield from ((PREFILL, shape) for shape in self._usual_prompts())
+        # The largest first: the others then find their working memory in what it took.
+        yield from ((PREFILL, shape) for shape in sorted(self._usual_prompts(), key=lambda one: -one.area))
         for prefix in self._prefixes[2:]:
             yield from ((DECODE, Shape(rows, prefix)) for rows in self._batches)
 

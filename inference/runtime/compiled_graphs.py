@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 
 import torch
@@ -26,9 +28,12 @@ class CompiledSpectrum:
         self._prepared: set[int] | None = None
 
     @torch.inference_mode()
-    def prepare(self, rows: Iterable[int]) -> None:
-        """Compile for single rows of these lengths, with a mask."""
+    def prepare(self, rows: Iterable[int], limit: float = math.inf) -> None:
+        """Compile for single rows of these lengths, with a mask; no further one is begun after `limit` seconds."""
+        begun = time.monotonic()
         for length in rows:
+            if self._prepared and time.monotonic() - begun > limit:
+                break
             self._run(*spectrum_example(self._vocoder, 1, length, self._dtype))
             self._prepared = (self._prepared or set()) | {length}
 

@@ -68,11 +68,13 @@ class PageBook:
             self._free = [page for page in self._free if page < self._end]
             heapq.heapify(self._free)
 
-    def forget_unused(self) -> None:
-        """Give up the prompts that no stream uses."""
+    def forget_unused(self, idle: float = 0.0) -> None:
+        """Give up the prompts that no stream uses and that nobody wanted within the last `idle` seconds."""
         with self._lock:
             self._collect()
             for voice in list(self._voices):
+                if self._now() - self._asked[voice] < idle:
+                    continue
                 if all(self._holders[page] == 1 for page in self._voices[voice]):
                     self._drop(voice)
 

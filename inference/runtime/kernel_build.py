@@ -44,11 +44,23 @@ def build(
     """Compile what is not known to be compiled; returns how many variants were given to the children.
 
     A variant may also be given as `variant`'s arguments, or with options as a fourth (more constants).
-    Never fails: what a child cannot compile shows when it is launched. Only for CUDA devices.
+    Never fails: what a child cannot compile shows when it is launched, and without a folder to write to kernels are
+    compiled one by one as they come. Does nothing for other devices than CUDA.
     """
+    if device is not None and device.type != "cuda":
+        return 0
     given = (one if isinstance(one, Variant) else _from_tuple(*one) for one in variants)
     unique = {one.key: one for one in given}
-    capability = _capability(device)
+    try:
+        return _build_missing(unique, _capability(device), progress, what)
+    except OSError as error:
+        logger.warning("The %s cannot be compiled ahead: %s", what, error)
+        return 0
+
+
+def _build_missing(
+    unique: dict[str, Variant], capability: int, progress: Callable[[str], None], what: str
+) -> int:
     with _alone(_cache_folder() / "cosyvoice-built") as folder:
         marks = {key: folder / _digest(one, capability) for key, one in unique.items()}
         missing = [one for key, one in unique.items() if not marks[key].exists()]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from inference.models.velocity import VelocityNetwork
 from inference.models.vocoder import Vocoder
-from inference.runtime.packed_vocoder import half_generator
+from inference.runtime.vocoder_generator import half_generator
 
 UNSEEN = -1e4  # within half precision, and nothing is left of it behind the softmax
 

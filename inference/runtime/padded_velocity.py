@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from inference.faults import is_device_fault, is_out_of_memory
 from inference.models.config import FlowConfig
 from inference.models.velocity import VelocityNetwork
+from inference.runtime.backend_spare import Spare, gives_way
 from inference.runtime.captured import Programs
 from inference.runtime.flow_solver import VelocityStep, time_grid
 from inference.runtime.frame_pack import FramePack, bucket, upload
@@ -36,20 +36,10 @@ class PaddedVelocity(Protocol):
 
 
 class BoundVelocity:
-    """A `VelocityBackend`. What the backend does not take goes to `network`.
+    """A `VelocityBackend`. What the backend does not take goes to `network`; its errors get out."""
 
-    `failed` is told of an error, after which all goes there; without it errors get out.
-    """
-
-    def __init__(
-        self,
-        network: VelocityNetwork,
-        backend: PaddedVelocity,
-        failed: Callable[[Exception], None] | None = None,
-    ) -> None:
-        self._network = network
-        self._backend: PaddedVelocity | None = backend
-        self._failed = failed
+    def __init__(self, network: VelocityNetwork, backend: PaddedVelocity) -> None:
+        self._network, self._backend = network, backend
 
     def bind(
         self, mask: Tensor | None, mu: Tensor, spks: Tensor, cond: Tensor, times: Tensor, *, streaming: bool
@@ -63,25 +53,13 @@ class BoundVelocity:
 
         def step(x: Tensor, k: int) -> Tensor:
             if not plain:
-                found = self._try(x, keep, mu, times[k : k + 1].repeat(batch), spks, cond, chunks)
+                found = self._backend(x, keep, mu, times[k : k + 1].repeat(batch), spks, cond, chunks)
                 if found is not None:
                     return found
                 plain.append(self._network.bind(mask, mu, spks, cond, times, streaming=streaming))
             return plain[0](x, k)
 
         return step
-
-    def _try(self, *values: Tensor) -> Tensor | None:
-        if self._backend is None:
-            return None
-        try:
-            return self._backend(*values)
-        except Exception as error:  # the libraries' errors share no base class
-            if self._failed is None:
-                raise
-            self._backend = None
-            self._failed(error)
-            return None
 
 
 class UnfitError(Exception):
@@ -113,8 +91,9 @@ class PaddedBuffers:
 class PaddedSolver(PackedSolver):
     """A `PackedSolver` that evaluates the velocity by a padded backend, and packed where that cannot or fails.
 
-    `velocity` is the step that serves then. `failed` is told of an error, after which this solve and all later ones run
-    packed: nothing is lost. Without it errors get out. Set it as `PackedFlow.solver`.
+    `velocity` is the step that serves then, `spare` what serves should that fail too. `failed` is told of an error,
+    after which this solve and all later ones run packed: nothing is lost. Without it errors get out. Set it as
+    `PackedFlow.solver`.
     """
 
     def __init__(
@@ -127,8 +106,9 @@ class PaddedSolver(PackedSolver):
         *,
         graphs: bool,
         failed: Callable[[Exception], None] | None = None,
+        spare: Spare[PackedStep] | None = None,
     ) -> None:
-        super().__init__(velocity, cfg, dtype, device, graphs=graphs)
+        super().__init__(velocity, cfg, dtype, device, graphs=graphs, spare=spare)
         # The same as the packed ones, with other keys: what is given back in need is given back of both.
         self._padded = cast("Programs[PaddedBuffers]", self.programs)
         self._backend, self._failed = backend, failed
@@ -151,11 +131,11 @@ class PaddedSolver(PackedSolver):
         except UnfitError:
             return super().solve()
         except Exception as error:
-            if is_device_fault(error) or is_out_of_memory(error) or self._failed is None:
+            if self._failed is None or not gives_way(error):
                 raise
             self._usable = False
             self._failed(error)
-            self._padded.clear()
+            self._forget_programs()
             return super().solve()
 
     @torch.inference_mode()
@@ -170,7 +150,7 @@ class PaddedSolver(PackedSolver):
         self._fill(b, self._program.buffers.static[0])
         b.x.copy_(self._noise[:frames].t())
         b.step.zero_()
-        program.run(self._cfg.n_timesteps)
+        program.run(self._cfg.n_timesteps, self.tail)
         rows = self._program.buffers
         layout = rows.layout
         found = b.x.transpose(1, 2).flatten(0, 1)

@@ -81,9 +81,7 @@ def step_error(
     """‖difference‖ / ‖what two steps add‖ on a small batch of both kinds of items; NaN when not finite."""
     cfg = flow.cfg
     weight = flow.decoder.estimator.final_proj.weight
-    pack = FramePack(
-        [PackedMel(150, causal=True), PackedMel(170), PackedMel(60)], 3, cfg.estimator.chunk_frames
-    )
+    pack = FramePack(list(items), len(items), cfg.estimator.chunk_frames)
     generator = torch.Generator().manual_seed(0)
     conditions = torch.randn(pack.rows, 3 * cfg.mel_bins, generator=generator)
     noise = torch.randn(pack.rows, cfg.mel_bins, generator=generator).to(weight.device)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,9 @@ from torch import Tensor
 
 from inference.faults import as_request_error, is_device_fault, is_out_of_memory
 from inference.runtime.backend_plan import WaveBackends
+from inference.runtime.backend_report import REPORT
+from inference.runtime.backend_spare import gives_way
+from inference.runtime.captured import Programs, Tail
 from inference.runtime.flow_block import send
 from inference.runtime.mel_speed import MelSpeed
 from inference.runtime.packed_flow import FlowJob, PackedFlow
@@ -22,12 +27,14 @@ from inference.runtime.vocoder_choice import choose_packed_vocoder
 from inference.runtime.vocoder_fused import FusedVocoder
 from inference.runtime.vocoder_pack import VocoderJob, VocoderPack
 from inference.runtime.vocoder_stream import VocoderState
-from inference.runtime.wave_parts import VOCODER_FRAMES, Marks, fits_row, to_host, vocoder_parts
+from inference.runtime.wave_parts import Marks, fits_row, to_host, vocoder_frames, vocoder_parts
 from inference.runtime.wave_stream import WaveStream, Work
 from inference.settings import LaneSettings
-from inference.types import EngineError
+from inference.types import EngineError, SynthesisError
 
 logger = logging.getLogger(__name__)
+
+_MOST_PAGE_FAILURES = 3  # one may be due to what was asked for
 
 
 @dataclass
@@ -51,8 +58,8 @@ class Running:
     sounding: list[_Sounding] = field(default_factory=list)
 
     def nearly_done(self) -> None:
-        """Waits until only the vocoder is left to do."""
-        self.marks.wait_for("flow")
+        """Waits until the end of the flow's work is near."""
+        self.marks.wait_near()
 
 
 class BatchedWave:
@@ -74,6 +81,7 @@ class BatchedWave:
         if self.flow.device.type == "cuda":
             self.vocoder = self.backends.attach(self.flow, self.vocoder, models.vocoder)
         self.paged = self._paged_flow()
+        self._page_failures = 0
 
     # ------------------------------------------------------------------------------------------------ models
     def _packed_flow(self) -> PackedFlow:
@@ -132,9 +140,13 @@ class BatchedWave:
 
     def memory_bytes(self) -> int:
         """Of streams' pages and of graphs and buffers of all kept shapes."""
-        kept = (self.flow.solver.programs, self.flow.encoders, self.vocoder.programs)
-        pages = 0 if self.paged is None else self.paged.memory_bytes
-        return pages + sum(programs.bytes() for programs in kept)
+        pages = 0 if self.paged is None else self.paged.page_memory_bytes
+        return pages + sum(programs.bytes() for programs in self.programs())
+
+    def programs(self) -> list[Programs[Any]]:
+        """All that keep shapes."""
+        kept: list[Programs[Any]] = [self.flow.solver.programs, self.flow.encoders, self.vocoder.programs]
+        return kept if self.paged is None else [*kept, self.paged.solver.programs]
 
     def clear(self) -> None:
         """Give back what can be made again, once the device has done with it."""
@@ -147,10 +159,14 @@ class BatchedWave:
 
     # ------------------------------------------------------------------------------------------------- batch
     @torch.inference_mode()
-    def start(self, works: Sequence[Work]) -> Running:
-        """Begin a batch: all of its work is on its way to the device. Raises device faults only."""
+    def start(self, works: Sequence[Work], tail_share: float = 0.0) -> Running:
+        """Begin a batch: all of its work is on its way to the device. Raises device faults only.
+
+        `tail_share` of the flow's steps are left when `Running.nearly_done` returns.
+        """
         self.vocoder = self.backends.poll() or self.vocoder
         running = Running(works, Marks(self.flow.device))
+        self._set_tail(Tail(math.ceil(tail_share * self._models.flow.cfg.n_timesteps), running.marks.near))
         for work in works:
             work.overflow, work.mel, work.pcm = "", None, None
         planned = [work for work in works if self._plan(work)]
@@ -159,7 +175,7 @@ class BatchedWave:
             self._divided(self._mels, planned[first : first + most])
         running.marks.add("flow")
         alive = [work for work in planned if work.error is None]
-        for part in vocoder_parts(alive, most, min(VOCODER_FRAMES, self._settings.max_batch_frames // 2)):
+        for part in vocoder_parts(alive, most, vocoder_frames(self._settings.max_batch_frames)):
             self._divided(lambda works: self._sounds(works, running), part)
         running.marks.add("vocoder")
         return running
@@ -174,6 +190,11 @@ class BatchedWave:
         for work in bad:
             if work.overflow and work.error is None:
                 work.error = non_finite()
+
+    def _set_tail(self, tail: Tail) -> None:
+        self.flow.solver.tail = tail
+        if self.paged is not None:
+            self.paged.solver.tail = tail
 
     def _read_all(self, running: Running) -> None:
         seconds = running.marks.wait()
@@ -220,7 +241,15 @@ class BatchedWave:
         streamed = [] if paged is None else [work for work in works if work.item.call is not None]
         whole = [work for work in works if paged is None or work.item.call is None]
         if paged is not None and streamed:
-            self._extend(paged, streamed)
+            try:
+                self._extend(paged, streamed)
+            except Exception as error:  # Triton's errors share no base class
+                if isinstance(error, SynthesisError) or not gives_way(error):
+                    raise
+                REPORT.drop("stream", "pages", "failed while serving", error, instead="the whole row")
+                self._page_failures += 1
+                self.paged = None if self._page_failures >= _MOST_PAGE_FAILURES else paged
+                whole = works
         if whole:
             mels, unsound = self.flow.run([self._job(work) for work in whole])
             for work, mel, flag in zip(whole, mels, unsound.unbind()):

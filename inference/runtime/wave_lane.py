@@ -1,39 +1,46 @@
 """The token-to-wave lane: speech tokens of many users' segments and chunks to sound, in micro-batches.
 
 On CUDA a batch goes through flow and vocoder as one packed row (`wave_batch`). On the CPU each piece goes the plain
-way alone, several at a time on threads of one core each, so that its bits never depend on its neighbours.
+way alone, on the thread that brings it, so that its bits never depend on its neighbours; as many threads may bring
+pieces as there are cores, and none waits for another.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from inference.device_memory import release
 from inference.faults import as_request_error, is_device_fault
 from inference.frontend.prompt import ModelInput
 from inference.models.flow import FlowModel
 from inference.models.vocoder import Vocoder
 from inference.runtime.clock import Clock
 from inference.runtime.schedule import FIRST_HOP, ChunkCall
+from inference.runtime.spare_cores import SpareCores
 from inference.runtime.token_to_wave import TokenToWave
-from inference.runtime.wave_batch import BatchedWave, Running
 from inference.runtime.wave_costs import BatchSizer, Cost
 from inference.runtime.wave_stream import WaveItem, WaveResult, WaveStream, Work
-from inference.runtime.wave_warm_up import warm_up
 from inference.settings import LaneSettings
+
+# The packed way has many modules of its own, which the CPU does without.
+if TYPE_CHECKING:
+    from inference.runtime.wave_batch import BatchedWave, Running
 
 __all__ = ["WaveItem", "WaveLane", "WaveResult", "WaveStream"]
 
 logger = logging.getLogger(__name__)
 
-_CPU_SPREAD = 1.5  # on the CPU the longest item of such a batch may be so many times the most urgent one
 _WARM_PROMPT = 100  # tokens
+_WARM_CALL, _WARM_WHOLE = ChunkCall(FIRST_HOP + 3, 0, final=False), 250
+_FEW = 8
 
 
 @dataclass
@@ -46,7 +53,7 @@ class Batch:
 
 
 class WaveLane:
-    """Turns tokens into sound. All methods are called from one thread.
+    """Turns tokens into sound. All methods are called from one thread, on the CPU from up to `loops`.
 
     A batch is begun by `start` and waited for by `finish`, in the same order; meanwhile the next one can be begun, of
     other streams' items.
@@ -72,36 +79,43 @@ class WaveLane:
         self._told = False
         self._batched: BatchedWave | None = None
         if wanted:
+            from inference.runtime.wave_batch import BatchedWave
+
             half = on_cuda and flow.encoder_proj.weight.dtype != torch.float32
             with self._on_stream():
                 self._batched = BatchedWave(
                     self._models, settings, self._less, torch.float16 if half else torch.float32
                 )
-        self._pool: ThreadPoolExecutor | None = None
-        if not on_cuda:
-            self._pool = ThreadPoolExecutor(
-                max(1, settings.threads), "wave", initializer=torch.set_num_threads, initargs=(1,)
-            )
+        self._cores = None if on_cuda else SpareCores(max(1, settings.threads))
 
     @property
     def overlaps(self) -> bool:
         """Whether `start` returns before the work is done."""
         return self._stream is not None
 
+    @property
+    def loops(self) -> int:
+        """Threads that keep the lane at work, each with batches of its own."""
+        return 1 if self._batched is not None or self._cores is None else self._cores.count
+
     def warm_up(self, progress: Callable[[str], None] = logger.info) -> None:
         """First kernels, and graphs of all shapes that serving needs; `progress` is told how far it has come."""
-        call = ChunkCall(FIRST_HOP + 3, 0, final=False)
-        if self._batched is not None:
-            with self._on_stream():
-                warm_up(self._batched, self._settings, progress)
-        for due in (call, None) if self._batched is None else (call, call, None):
-            self._warm(due)
-        if self._batched is not None and self._batched.paged is not None:
+        if self._batched is None:
+            # Nothing is kept of a shape: what is slow the first time is so however short it is.
+            self._warm(_FEW, ChunkCall(_FEW, 0, final=False), _FEW)
+            return
+        from inference.runtime.wave_warm_up import warm_up
+
+        with self._on_stream():
+            warm_up(self._batched, self._settings, progress)
+        for call in (_WARM_CALL, _WARM_CALL, None):
+            self._warm(_WARM_PROMPT, call, call.token_count if call else _WARM_WHOLE)
+        if self._batched.paged is not None:
             self._batched.paged.forget()  # the voices that were only tried out
 
-    def _warm(self, call: ChunkCall | None) -> None:
-        stream = self.open(_silent_input(self._models), seed=0, speed=1.0, exact=False)
-        self.run([WaveItem(0, stream, tuple(range(28 if call else 250)), call)])
+    def _warm(self, prompt: int, call: ChunkCall | None, tokens: int) -> None:
+        stream = self.open(_silent_input(self._models, prompt), seed=0, speed=1.0, exact=False)
+        self.run([WaveItem(0, stream, tuple(range(tokens)), call)])
         self.close(stream)
 
     def open(self, model_input: ModelInput, *, seed: int, speed: float, exact: bool) -> WaveStream:
@@ -126,31 +140,21 @@ class WaveLane:
 
         `hurried`: somebody listens or will soon, so that the batch must not be long. The items' streams are open.
         """
-        if not items:
-            return 0
-        costs = [self._cost(Work(item)) for item in items[: self.max_batch]]
-        if self._batched is None:
-            return self._take_on_cpu(items, [cost.row for cost in costs])
-        return self._sizer.count(costs, hurried or items[0].call is not None)
+        batched = self._batched
+        if batched is None or not items:
+            return min(1, len(items))  # on the CPU the others are for the other threads
+        costs = [self._cost(Work(item), batched) for item in items[: self.max_batch]]
+        if hurried or items[0].call is not None:
+            firsts = sum(1 for _ in takewhile(_is_first, items[: len(costs)]))
+            return self._sizer.count_hurried(costs, firsts)
+        return self._sizer.count(costs)
 
-    def _cost(self, work: Work) -> Cost:
+    def _cost(self, work: Work, batched: BatchedWave) -> Cost:
         item = work.item
         before = 0 if item.call is None else item.call.offset
         sound = (len(item.used) - before) * self._ratio
-        if self._batched is None:
-            row = (len(work.stream.model_input.flow_prompt_tokens) + len(item.used)) * self._ratio
-        else:
-            row = self._batched.frames(work)
+        row = batched.frames(work)
         return Cost(row, row + sound // 8, item.call is not None)
-
-    def _take_on_cpu(self, items: Sequence[WaveItem], costs: Sequence[int]) -> int:
-        """One item a thread, so that nobody waits for a second round; chunks do not wait for much longer ones."""
-        count = 1
-        for item, cost in zip(items[1 : max(1, self._settings.threads)], costs[1:]):
-            if items[0].call is not None and (item.call is None or cost > _CPU_SPREAD * costs[0]):
-                break
-            count += 1
-        return count
 
     def run(self, items: Sequence[WaveItem]) -> list[WaveResult]:
         """`start` and `finish`."""
@@ -160,14 +164,15 @@ class WaveLane:
         """Begin one micro-batch. Raises only what ends the device's context."""
         works = [Work(item) for item in items]
         alive = [work for work in works if not work.stream.closed]
-        batched = [work for work in alive if self._batched is not None and not work.stream.exact]
-        plain = [work for work in alive if self._batched is None or work.stream.exact]
-        batch = Batch(works, [self._cost(work) for work in batched], None)
+        packed, lane = [], self._batched
+        if lane is not None:
+            packed = [work for work in alive if not work.stream.exact]
+            alive = [work for work in alive if work.stream.exact]
+        batch = Batch(works, [self._cost(work, lane) for work in packed] if lane else [], None)
         with self._on_stream():
-            if self._batched is not None and batched:
-                batch.running = self._batched.start(batched)
-            if plain:
-                self._plain(plain)
+            if lane is not None and packed:
+                batch.running = lane.start(packed, self._sizer.tail_share(batch.costs))
+            self._plain(alive)
         return batch
 
     def nearly_done(self, batch: Batch) -> None:
@@ -189,12 +194,17 @@ class WaveLane:
                 self._sizer.measured(batch.costs, sum(batch.running.works[0].seconds.values()))
         return [work.result() for work in batch.works]
 
+    def rest(self) -> None:
+        """Nobody has wanted anything for a while: give back memory that is not in use. No batch may be on its way."""
+        if self._batched is not None and self._batched.paged is not None:
+            with self._on_stream():
+                self._batched.paged.rest()
+        release(self._device)
+
     def _plain(self, works: Sequence[Work]) -> None:
-        if self._pool is None:
-            for work in works:
+        for work in works:
+            with nullcontext() if self._cores is None else self._cores.working():
                 self._alone(work)
-        else:
-            list(self._pool.map(self._alone, works))
 
     def _alone(self, work: Work) -> None:
         item, sound, clock = work.item, work.stream.sound, work.stream.clock
@@ -235,15 +245,19 @@ class WaveLane:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
-def _silent_input(models: TokenToWave) -> ModelInput:
+def _is_first(item: WaveItem) -> bool:
+    return item.call is not None and item.call.offset == 0
+
+
+def _silent_input(models: TokenToWave, prompt: int) -> ModelInput:
     nothing = np.zeros(0, dtype=np.int32)
     cfg = models.flow.cfg
     return ModelInput(
         text_ids=nothing,
         prompt_text_ids=nothing,
         llm_prompt_tokens=nothing,
-        flow_prompt_tokens=np.arange(_WARM_PROMPT, dtype=np.int32),
-        prompt_mel=np.full((_WARM_PROMPT * cfg.token_mel_ratio, cfg.mel_bins), -8.0, dtype=np.float32),
+        flow_prompt_tokens=np.arange(prompt, dtype=np.int32),
+        prompt_mel=np.full((prompt * cfg.token_mel_ratio, cfg.mel_bins), -8.0, dtype=np.float32),
         speaker=np.ones(cfg.speaker_dim, dtype=np.float32),
         min_tokens=0,
         max_tokens=0,

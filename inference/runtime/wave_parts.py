@@ -12,8 +12,9 @@ from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.vocoder_stream import OVERLAP_FRAMES
 from inference.runtime.wave_stream import Work
 
-# Vocoder frames of one row: 80 s of sound, about 0.5 GB of activations.
+# Vocoder frames of one row: 80 s of sound, 0.76 GB of activations at the public size.
 VOCODER_FRAMES = 4096
+_FLOW_FRAMES = 3  # of a batch, for one of a vocoder row: more needs more rows, but a third of the memory
 
 
 class Marks:
@@ -24,6 +25,7 @@ class Marks:
         self._names: list[str] = []
         self._events: list[torch.cuda.Event] = []
         self._times: list[float] = []
+        self._near: torch.cuda.Event | None = None
         self._point()
 
     def add(self, name: str) -> None:
@@ -40,10 +42,16 @@ class Marks:
         pairs = zip(self._events, self._events[1:])
         return dict(zip(self._names, (first.elapsed_time(second) / 1000.0 for first, second in pairs)))
 
-    def wait_for(self, name: str) -> None:
-        """Until the part `name` is done."""
+    def near(self) -> None:
+        """The device has come so far that more work should be got ready, unless this is called again."""
         if self._cuda:
-            self._events[1 + self._names.index(name)].synchronize()
+            self._near = torch.cuda.Event(blocking=True)
+            self._near.record()
+
+    def wait_near(self) -> None:
+        """Until the point of the last `near`."""
+        if self._near is not None:
+            self._near.synchronize()
 
     def _point(self) -> None:
         if self._cuda:
@@ -67,6 +75,11 @@ def fits_row(job: VocoderJob) -> bool:
         return False
     known = job.state is None or job.state.mel.shape[2] == OVERLAP_FRAMES
     return known and (job.final or job.frames >= OVERLAP_FRAMES)
+
+
+def vocoder_frames(max_batch_frames: int) -> int:
+    """Frames of one vocoder row in a lane whose batches have so many frames of the flow model."""
+    return max(1, min(VOCODER_FRAMES, max_batch_frames // _FLOW_FRAMES))
 
 
 def vocoder_parts(works: Sequence[Work], items: int, most: int = VOCODER_FRAMES) -> list[list[Work]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from inference.models.vocoder import Vocoder
 from inference.runtime.backend_choice import Soundness, best_seconds
+from inference.runtime.backend_generator import Generator
 from inference.runtime.frame_pack import FramePack, PackedMel, bucket
 from inference.runtime.network_graphs import SpectrumGraph
 from inference.runtime.packed_attention import choose_attention
@@ -20,7 +21,7 @@ from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.vocoder_fused import FusedSpectrum
 from inference.runtime.vocoder_pack import GAP, VocoderJob, rows_used
-from inference.runtime.wave_backends import AnyVocoder, FlowParts, Generator, VocoderParts, longest_row
+from inference.runtime.wave_backends import AnyVocoder, FlowParts, VocoderParts, longest_row
 
 # Relative 2-norm beside float32; where PyTorch's own half precision is no better, a backend need not be either.
 SPECTRUM_BOUND = 3e-3

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from inference.device_memory import Tidy
 from inference.runtime.frame_pack import bucket
 from inference.runtime.packed_flow import encoder_shape
 from inference.runtime.paged_check import BOUNDS, paged_error
@@ -16,7 +17,7 @@ from inference.runtime.paged_layout import row_ladder
 from inference.runtime.vocoder_pack import VocoderJob, rows_used
 from inference.runtime.wave_batch import BatchedWave
 from inference.runtime.wave_costs import HURRIED_FRAMES, RELAXED_FRAMES
-from inference.runtime.wave_parts import VOCODER_FRAMES
+from inference.runtime.wave_parts import vocoder_frames
 from inference.settings import LaneSettings
 
 logger = logging.getLogger(__name__)
@@ -31,9 +32,12 @@ Step = tuple[str, Callable[[], None]]
 def warm_up(lane: BatchedWave, settings: LaneSettings, progress: Callable[[str], None]) -> None:
     """Capture shapes for about `_SECONDS` at most; nothing without graphs."""
     steps = list(_steps(lane, settings)) if settings.graphs else []
+    lane.clear()  # of small shapes that self-tests captured: the graphs' pool begins with the largest
+    tidy = Tidy(lane.flow.device)
     begun = since = time.perf_counter()
     for number, ((part, step), following) in enumerate(zip(steps, [*steps[1:], ("", None)]), 1):
         step()
+        tidy.up()
         now = time.perf_counter()
         late = now - begun > _SECONDS
         if late or following[0] != part:
@@ -42,6 +46,8 @@ def warm_up(lane: BatchedWave, settings: LaneSettings, progress: Callable[[str],
         if late:
             break
     _check_streams(lane)
+    for programs in lane.programs():
+        programs.settle()
 
 
 def _check_streams(lane: BatchedWave) -> None:
@@ -56,14 +62,17 @@ def _check_streams(lane: BatchedWave) -> None:
 
 
 def _steps(lane: BatchedWave, settings: LaneSettings) -> Iterator[Step]:
-    """Those of streams first."""
+    """Those of streams first, but for one."""
+    vocoder = _buckets(vocoder_frames(settings.max_batch_frames))
+    # The largest of all: where it fits everything else does, too, bit by bit.
+    yield "the longest vocoder row", lambda: _prepare_vocoder(lane, vocoder[0])
     paged = lane.paged
     if paged is not None:
         for rows in reversed(row_ladder(min(settings.max_batch_frames, _STREAM_ROWS))):
             yield "streams", lambda rows=rows: paged.solver.prepare(rows)  # type: ignore[misc]
     for rows, size in _encoder_shapes(settings.max_batch):
         yield "encoder", lambda rows=rows, size=size: lane.flow.prepare_encoder(rows, size)  # type: ignore[misc]
-    for rows in _buckets(min(VOCODER_FRAMES, settings.max_batch_frames // 2)):
+    for rows in vocoder[1:]:
         yield "vocoder", lambda rows=rows: _prepare_vocoder(lane, rows)  # type: ignore[misc]
     for rows in _buckets(min(settings.max_batch_frames, RELAXED_FRAMES)):
         yield "whole segments", lambda rows=rows: lane.flow.prepare(rows)  # type: ignore[misc]
@@ -80,7 +89,9 @@ def _buckets(most: int) -> list[int]:
 def _encoder_shapes(most_items: int) -> list[tuple[int, int]]:
     counts = [1 << power for power in range((most_items - 1).bit_length() + 1)]
     shapes = {
-        encoder_shape(count, tokens) for count in counts for tokens in range(1, _LONGEST_ENCODER + 1, 16)
+        encoder_shape(count, tokens, most_items)
+        for count in counts
+        for tokens in range(1, _LONGEST_ENCODER + 1, 16)
     }
     return sorted(shapes, key=lambda shape: -shape[0] * shape[1] ** 2)
 

@@ -91,7 +91,7 @@ def attention_by_definition(layer: RelativeAttention, x: Tensor, allowed: Tensor
 def test_attention_equals_its_definition(
     size: int, chunk: int | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow_encoder, "QUERY_BLOCK", block)
+    monkeypatch.setattr(flow_encoder, "CPU_QUERY_BLOCK", block)
     layer = random_flow().encoder.encoders[0].self_attn
     x = torch.randn(1, size, 64)
     place = torch.arange(size)
@@ -113,7 +113,7 @@ def test_padding_and_blocks_change_nothing(block: int, monkeypatch: pytest.Monke
         for finalize in (False, True):
             flags = {"streaming": streaming, "finalize": finalize}
             with monkeypatch.context() as patch:
-                patch.setattr(flow_encoder, "QUERY_BLOCK", block)
+                patch.setattr(flow_encoder, "CPU_QUERY_BLOCK", block)
                 found, sizes = model.encoder(x, lengths, **flags)
             assert sizes is not None
             for row, n, size in zip(range(3), lengths.tolist(), sizes.tolist()):

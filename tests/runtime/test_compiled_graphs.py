@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from inference.runtime import compiled_graphs
+from inference.runtime.backend_generator import BackendGenerator
 from inference.runtime.compiled_graphs import CompiledSpectrum, CompiledVelocity
 from inference.runtime.network_graphs import (
     SpectrumGraph,
@@ -19,7 +20,6 @@ from inference.runtime.network_graphs import (
 from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_pack import VocoderJob
-from inference.runtime.wave_backends import BackendGenerator
 from tests.runtime.tensorrt_support import small_network, small_vocoder
 
 
@@ -59,6 +59,15 @@ def test_only_prepared_rows_are_taken(uncompiled: list[tuple[int, ...]]) -> None
 
 @pytest.mark.unit
 @torch.inference_mode()
+def test_no_further_row_is_compiled_when_the_time_is_up(uncompiled: list[tuple[int, ...]]) -> None:
+    backend = CompiledSpectrum(small_vocoder())
+    backend.prepare([10, 12, 14], limit=-1.0)
+    assert [shape[2] for shape in uncompiled] == [10]  # the first one is always there
+    with torch.inference_mode():
+        assert backend(*spectrum_example(small_vocoder(), 1, 10, torch.float32)) is not None
+        assert backend(*spectrum_example(small_vocoder(), 1, 12, torch.float32)) is None
+
+
 def test_velocity(uncompiled: list[tuple[int, ...]]) -> None:
     network = small_network()
     values = velocity_example(network, 2, 60, torch.float32)

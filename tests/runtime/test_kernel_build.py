@@ -21,7 +21,7 @@ pytestmark = [
 # In a process of its own, because tests of other modules may have set Triton to interpret. No GPU is needed.
 _SCRIPT = """
 import sys, torch
-from inference.runtime import kernel_build, vocoder_wave_kernels as kernels
+from inference.runtime import kernel_build, vocoder_source_kernels as kernels
 from inference.runtime.kernel_build import build, recorded, variant
 
 kernel_build._capability = lambda device: 90

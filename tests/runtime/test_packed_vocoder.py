@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference.runtime.packed_vocoder import PackedVocoder, generator_error, half_generator, make_generator
+from inference.runtime.packed_vocoder import PackedVocoder
+from inference.runtime.vocoder_generator import generator_error, half_generator, make_generator
 from inference.runtime.vocoder_pack import VocoderJob, rows_used
 from inference.runtime.vocoder_stream import VocoderState, VocoderStream
 from tests.models.vocoder_support import speechlike_mel

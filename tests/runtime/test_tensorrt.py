@@ -397,7 +397,7 @@ def test_row_without_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     backend = tensorrt_spectrum(
         vocoder, torch.float32, tmp_path, ranges=(ShapeRange((1, 2, 2), (8, 12, 64)),)
     )
-    mel, excitation = probe(vocoder)
+    mel, excitation = probe(vocoder, 12)
     found = backend(mel, excitation)
     assert found is not None
     assert relative_error(found, SpectrumGraph(vocoder)(mel, excitation)) <= 1e-5

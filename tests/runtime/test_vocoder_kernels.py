@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.models.vocoder import Snake, Vocoder, snake
-from inference.runtime.packed_vocoder import PackedVocoder, exact_spectrum
+from inference.runtime.packed_vocoder import PackedVocoder
 from inference.runtime.precision import relative_error
 from inference.runtime.vocoder_convolve import FusedConvolutions
 from inference.runtime.vocoder_ends import FusedEnds
 from inference.runtime.vocoder_fused import FusedSpectrum, FusedVocoder
+from inference.runtime.vocoder_generator import exact_spectrum
 from inference.runtime.vocoder_pack import VocoderJob
 from inference.runtime.vocoder_stream import VocoderState
 from inference.runtime.vocoder_tiles import Tile, tile_for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from inference.models.vocoder import Vocoder
 from inference.runtime import packed_velocity, paged_ops
 from inference.runtime.paged_layout import row_ladder
 from inference.runtime.schedule import ChunkCall
-from inference.runtime.wave_costs import HURRIED, HURRIED_FRAMES, BatchSizer, Cost
+from inference.runtime.wave_costs import BatchSizer, Cost
 from inference.runtime.wave_lane import Batch, WaveItem, WaveLane, WaveResult
 from inference.runtime.wave_parts import vocoder_parts
 from inference.runtime.wave_stream import Work
@@ -259,20 +260,29 @@ def test_take_keeps_batches_short_where_somebody_listens() -> None:
     assert lane.take([]) == 0
 
 
-def test_take_on_the_cpu_gives_each_thread_one_item() -> None:
+def test_on_the_cpu_each_thread_takes_one_item() -> None:
     lane = make_lane(batched=False)
-    first, later = ChunkCall(40, 0, False), ChunkCall(190, 115, False)
-    assert lane.take(items_of(lane, *[(40, first)] * 5)) == 2
-    assert lane.take(items_of(lane, (40, first), (40, None))) == 1
-    assert lane.take(items_of(lane, (40, first), (190, later))) == 1
-    assert lane.take(items_of(lane, (40, None), (400, None), (9, None))) == 2
+    assert lane.loops == 2 and make_lane(batched=True).loops == 1
+    assert lane.take(items_of(lane, *[(40, ChunkCall(40, 0, False))] * 5)) == 1
+    assert lane.take(items_of(lane, (40, None), (400, None), (9, None))) == 1
+    assert lane.take([]) == 0
+
+
+def test_on_the_cpu_threads_share_the_lane_and_change_no_bit() -> None:
+    lane = make_lane(batched=False)
+    speakers = company() * 2
+    with ThreadPoolExecutor(lane.loops) as threads:
+        found = list(threads.map(lambda speaker: speak_together(lane, [speaker])[0], speakers))
+    for speaker, results in zip(speakers, found):
+        for result, expected in zip(results, speaker.alone(), strict=True):
+            assert result.error is None and np.array_equal(result.pcm, expected)
 
 
 def test_warm_up_leaves_no_stream_behind() -> None:
     lane = make_lane(batched=True, flow_cache_bytes=1 << 26, graphs=True, max_batch=2, max_batch_frames=256)
     told: list[str] = []
     lane.warm_up(told.append)
-    assert len(told) == 4 and all(stage.startswith("warming up") for stage in told)
+    assert len(told) == 5 and all(stage.startswith("warming up") for stage in told)
     assert lane._batched is not None and lane._batched.paged is not None
     assert lane._batched.paged.used_bytes == 0
     assert samples(speak_together(lane, [Speaker(30, 10, seed=1)])[0]).size
@@ -316,17 +326,37 @@ def test_a_batch_is_begun_before_the_one_before_it_is_waited_for() -> None:
         assert np.abs(difference).max() <= 1
 
 
+def batch_of(count: int) -> list[Cost]:
+    return [Cost(250, 275, True)] * count
+
+
 def test_batches_are_measured_and_fill_rows() -> None:
     sizer = BatchSizer(8192)
-    costs = [Cost(250, 275, True)] * 40
-    assert sizer.limit(True) == HURRIED_FRAMES and sizer.limit(False) == 8192
-    sizer.measured(costs, 4 * HURRIED)  # 11000 frames
-    assert sizer.limit(True) == 2750
-    count = sizer.count(costs, True)
-    assert 7 <= count <= 10 and 250 * count > 0.9 * row_ladder(250 * count)[-1]
-    sizer.measured(costs[:1], 1e9)  # too little to learn from
-    assert sizer.limit(True) == 2750
-    assert sizer.count(costs[:3], True) == 3 and sizer.count([Cost(9000, 9900, False)], True) == 1
+    assert sizer.tail_share(batch_of(4)) == 0.0  # not yet known
+    # More than 3072 frames of first chunks go together all the same; behind two of them comes what finds room.
+    assert sizer.count_hurried(batch_of(40), 20) == 20 and sizer.count_hurried(batch_of(40), 2) in (10, 11)
+    assert sizer.count(batch_of(40)) in (28, 29)
+    for items in (4, 8, 16, 4, 8, 16):  # 20 ms and 1 ms an item
+        sizer.measured(batch_of(items), 0.02 + 0.001 * items)
+    sizer.measured(batch_of(1), 1e9)  # too little to learn from
+    assert sizer.count(batch_of(40)) in (28, 29)  # 230 ms would be 230 items: what bounds it is memory
+    later = [Cost(600, 700, True)] * 9
+    assert sizer.count_hurried([*batch_of(20), *later], 20) in range(20, 24)  # 8192 frames
+    count = sizer.count_hurried([Cost(600, 700, True)] * 64, 1)  # 60 ms: 40 × 275 frames, 8192 at most
+    assert 8 <= count <= 11 and 600 * count > 0.9 * row_ladder(600 * count)[-1]
+    assert sizer.count([Cost(9000, 9900, False)]) == 1
+    assert sizer.tail_share(batch_of(20)) == pytest.approx(0.012 / 0.04, rel=1e-3)
+    assert sizer.tail_share(batch_of(1)) == 0.5
+
+
+def test_crowds_of_first_chunks_go_in_parts() -> None:
+    sizer = BatchSizer(1 << 20)
+    for items in (4, 8, 16, 32):
+        sizer.measured(batch_of(items), 0.02 + 0.0025 * items)
+    assert sizer.count_hurried(batch_of(64), 40) == 40  # 120 ms
+    assert 39 <= sizer.count_hurried(batch_of(64), 64) <= 52  # of 180 ms, 150 at most
+    assert 12 <= sizer.count_hurried(batch_of(64), 3) <= 16  # 60 ms: somebody waits for a first sound
+    assert 39 <= sizer.count_hurried(batch_of(64), 0) <= 52
 
 
 def test_a_batch_is_cut_into_vocoder_rows_of_bounded_length() -> None:
