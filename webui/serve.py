@@ -55,9 +55,9 @@ def serve(options: Options) -> None:
 
     words = find_lexicon(options.lexicon)
     folder, sentence = choose_model_dir(options.model_dir)
-    print(sentence, flush=True)
-    pool = _make_pool(options, folder, words)
     with StopSignals() as signals, private_uploads():
+        print(sentence, flush=True)
+        pool = _make_pool(options, folder, words)
         try:
             start = PoolStart(pool)
             with collector_off():
