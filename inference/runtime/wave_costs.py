@@ -11,7 +11,7 @@ from inference.runtime.paged_layout import row_ladder
 # Seconds that one batch may take where somebody waits for a first sound or a next one, and where nobody does.
 HURRIED, RELAXED = 0.06, 0.25
 # But one batch for all is sooner done than two, whose weights are read twice: up to so many seconds.
-CROWDED = 0.15
+CROWDED = 0.12
 # Frames instead of seconds, as long as no batch was measured.
 HURRIED_FRAMES, CROWDED_FRAMES, RELAXED_FRAMES = 3072, 6144, 12288
 _LEAD = 0.012  # seconds before the end of one flow in which the host gets the next one ready

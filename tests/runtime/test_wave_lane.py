@@ -353,10 +353,10 @@ def test_crowds_of_first_chunks_go_in_parts() -> None:
     sizer = BatchSizer(1 << 20)
     for items in (4, 8, 16, 32):
         sizer.measured(batch_of(items), 0.02 + 0.0025 * items)
-    assert sizer.count_hurried(batch_of(64), 40) == 40  # 120 ms
-    assert 39 <= sizer.count_hurried(batch_of(64), 64) <= 52  # of 180 ms, 150 at most
+    assert sizer.count_hurried(batch_of(64), 32) == 32  # 100 ms
+    assert 30 <= sizer.count_hurried(batch_of(64), 64) <= 40  # of 180 ms, 120 at most
     assert 12 <= sizer.count_hurried(batch_of(64), 3) <= 16  # 60 ms: somebody waits for a first sound
-    assert 39 <= sizer.count_hurried(batch_of(64), 0) <= 52
+    assert 30 <= sizer.count_hurried(batch_of(64), 0) <= 40
 
 
 def test_a_batch_is_cut_into_vocoder_rows_of_bounded_length() -> None:
