@@ -89,8 +89,8 @@ VERSIONS: list[Rule] = [
     (re.compile(r"(?<!\d)\d{3,4}(?=室|号?房(?!间数))"), lambda m: han_digits(m.group(), telephone=True)),
     (re.compile(r"(?<=[A-Za-z])-?\d{3,}(?![\d.:])"), _model),
     (re.compile(rf"({_RULERS})({ROMAN}|V)(?![A-Za-z世])"), _ruler),
-    (
-        re.compile(rf"(?<=[\u4e00-\u9fff])({ROMAN})(?![A-Za-z])"),
+    (  # XX and XXX stand for a name that is left out
+        re.compile(rf"(?<=[\u4e00-\u9fff])(?!XXX?(?![IVX]))({ROMAN})(?![A-Za-z])"),
         lambda m: mandarin_cardinal(roman_value(m[1])),
     ),
 ]
