@@ -131,7 +131,9 @@ def test_history_replays_reuses_and_deletes_what_is_mine(
     assert visitor.download("cross_lingual").pcm.tobytes() == frames_of(kept)
 
     open_tab(visitor, "history")
-    page.locator("#history-list").get_by_text("Good morning.").nth(1).wait_for(timeout=USABLE_MS)  # it is read anew
+    page.locator("#history-list").get_by_text("Good morning.").nth(1).wait_for(
+        timeout=USABLE_MS
+    )  # it is read anew
     page.locator("#history-clear").click()
     page.locator("#history-clear-sure").click()
     page.locator("#history-status").get_by_text("Nothing here yet").wait_for(timeout=USABLE_MS)
