@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks.machine import describe
 from benchmarks.random_folder import NANO, random_state
+from benchmarks.timing import timed
 from inference.checkpoint import load_folder
 from inference.models.config import VocoderConfig
 from inference.models.vocoder import Vocoder
@@ -195,26 +196,13 @@ def _batch(vocoder: Vocoder, items: int, seconds: float, options: argparse.Names
             way.run(jobs)
         torch.cuda.current_stream().synchronize()
         row[f"{name}_first_s"] = time.perf_counter() - started
-        row[f"{name}_ms"], row[f"{name}_host_ms"] = _timed(lambda way=way: way.run(jobs), options.repeat)  # type: ignore[misc]
+        wait = torch.cuda.current_stream().synchronize
+        row[f"{name}_ms"], row[f"{name}_host_ms"] = timed(lambda way=way: way.run(jobs), options.repeat, wait)  # type: ignore[misc]
         del way
         gc.collect()
         torch.cuda.empty_cache()
     print({key: round(value, 3) for key, value in row.items()}, flush=True)
     return row
-
-
-def _timed(work: Callable[[], object], repeat: int) -> tuple[float, float]:
-    """(ms a round, ms of it until the last launch)."""
-    stream = torch.cuda.current_stream()
-    total = host = 0.0
-    for _ in range(repeat):
-        stream.synchronize()
-        started = time.perf_counter()
-        work()
-        host += time.perf_counter() - started
-        stream.synchronize()
-        total += time.perf_counter() - started
-    return 1000.0 * total / repeat, 1000.0 * host / repeat
 
 
 def _profile(vocoder: Vocoder, device: str) -> list[dict[str, Any]]:

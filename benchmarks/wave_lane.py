@@ -19,6 +19,7 @@ from torch import nn
 
 from benchmarks.machine import describe, resident_mb
 from benchmarks.random_folder import NANO, random_state
+from benchmarks.timing import timed
 from inference.checkpoint import load_folder
 from inference.models.config import ModelConfig
 from inference.models.flow import FlowModel
@@ -184,15 +185,7 @@ class _Ways:
         """(ms a round, ms of it until the last launch)."""
         for _ in range(3 if self._stream is not None else 1):  # seen, captured, replayed
             work()
-        total = host = 0.0
-        for _ in range(repeat):
-            self._wait()
-            started = time.perf_counter()
-            work()
-            host += time.perf_counter() - started
-            self._wait()
-            total += time.perf_counter() - started
-        return 1000.0 * total / repeat, 1000.0 * host / repeat
+        return timed(work, repeat, self._wait)
 
     def _wait(self) -> None:
         if self._stream is not None:

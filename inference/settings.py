@@ -27,6 +27,7 @@ GIB = 2**30
 MAX_CONTEXT = 32768  # positions the language model was made for
 # A prompt of 30 s (750 tokens) and its transcript, 80 text tokens, and 20 speech tokens for each of these.
 USUAL_CONTEXT = 3072
+USUAL_REQUESTS = 64  # that a worker on a GPU serves at once unless told otherwise; others have fewer places
 LOW_MEMORY_BYTES = 8 * GIB  # a device with less is treated as a small one
 _KV_SHARE = 0.3  # of the free memory that the language model's keys and values may take
 # Of the free memory that the streams' pages may grow to: on the CPU, and on CUDA.
@@ -151,7 +152,7 @@ def settings_for(
         )
     bytes_each = 2 if half else 4
     small = low_memory or free_memory < LOW_MEMORY_BYTES
-    wanted = concurrency or (8 if small else 64)
+    wanted = concurrency or (8 if small else USUAL_REQUESTS)
     slots = _fitting_slots(config, wanted, USUAL_CONTEXT, int(free_memory * _KV_SHARE), bytes_each)
     page = _page_bytes(config, bytes_each)
     if small:

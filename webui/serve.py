@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 30.0  # for what is being spoken when the studio is told to stop
 LINGER_SECONDS = 2.0  # for browsers to fetch what has just been finished
 LOOK_SECONDS = 0.1
-USUAL_WORKERS, USUAL_PLACES = 8, 64  # at most, where the pool chooses
+USUAL_WORKERS = 8  # at most, where the pool chooses
 FLOOD = 64  # clicks beyond, before Gradio refuses them itself, in English
 BATCH_SHARE = 4  # one in so many places may be taken by batches
 
@@ -141,8 +141,10 @@ def _open_studio(
 
 def _most_places(options: Options) -> int:
     """Clicks that the page lets through at once. The pool, which may still be starting, has no more places."""
+    from inference.settings import USUAL_REQUESTS
+
     workers = options.max_workers or USUAL_WORKERS
-    return workers * (options.concurrency_count or USUAL_PLACES) + options.queue_size + FLOOD
+    return workers * (options.concurrency_count or USUAL_REQUESTS) + options.queue_size + FLOOD
 
 
 def _places(pool: WorkerPool) -> int:

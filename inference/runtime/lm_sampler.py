@@ -10,35 +10,20 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.models.config import LanguageModelConfig
-from inference.models.counter_noise import FIRST, SECOND, STEP
+from inference.runtime.counter_noise_kernels import STEP, mixed, shifted
 from inference.runtime.slot_table import ACTIVE, EXACT, ID, KEY, LEAST, LENGTH, MOST, RECENT, STEPS
 
 _ID, _LENGTH, _KEY, _STEPS = tl.constexpr(ID), tl.constexpr(LENGTH), tl.constexpr(KEY), tl.constexpr(STEPS)
 _LEAST, _MOST, _EXACT = tl.constexpr(LEAST), tl.constexpr(MOST), tl.constexpr(EXACT)
 _ACTIVE, _RECENT = tl.constexpr(ACTIVE), tl.constexpr(RECENT)
 _NO_ID = tl.constexpr(1 << 30)  # above every id
-_STEP, _FIRST, _SECOND = tl.constexpr(STEP), tl.constexpr(FIRST), tl.constexpr(SECOND)
 _WARPS = 8
-
-
-@triton.jit
-def _shifted(bits, places: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Logical shift to the right of int64."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
-
-
-@triton.jit
-def _mixed(bits):  # type: ignore[no-untyped-def]
-    """`counter_noise.mix`."""
-    bits = (bits ^ _shifted(bits, 30)) * _FIRST
-    bits = (bits ^ _shifted(bits, 27)) * _SECOND
-    return bits ^ _shifted(bits, 31)
 
 
 @triton.jit
 def _uniform(key, counter):  # type: ignore[no-untyped-def]
     """`uniforms.keyed_uniforms`, one of them: float64 in [0, 1)."""
-    return _shifted(_mixed(key + counter * _STEP), 11).to(tl.float64) * (1.0 / 9007199254740992.0)
+    return shifted(mixed(key + counter * STEP), 11).to(tl.float64) * (1.0 / 9007199254740992.0)
 
 
 @triton.jit

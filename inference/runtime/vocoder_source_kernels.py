@@ -11,11 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from inference.runtime.counter_noise_kernels import STEP, mixed
 from inference.runtime.vocoder_kernels import inside_items
 
-_STEP = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
-_FIRST = tl.constexpr(0xBF58476D1CE4E5B9 - (1 << 64))
-_SECOND = tl.constexpr(0x94D049BB133111EB - (1 << 64))
 _TURN = tl.constexpr(6.283185307179586)
 
 
@@ -116,23 +114,9 @@ def sum_phases(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _mix(bits):  # type: ignore[no-untyped-def]
-    """SplitMix64's finaliser (see `counter_noise`)."""
-    bits = (bits ^ _shift(bits, 30)) * _FIRST
-    bits = (bits ^ _shift(bits, 27)) * _SECOND
-    return bits ^ _shift(bits, 31)
-
-
-@triton.jit
-def _shift(bits, places: tl.constexpr):  # type: ignore[no-untyped-def]
-    mask: tl.constexpr = (1 << (64 - places)) - 1
-    return (bits >> places) & mask
-
-
-@triton.jit
 def _noise(seed, position):  # type: ignore[no-untyped-def]
     """`counter_normal`, bit for bit."""
-    bits = _mix(_mix(seed * _STEP) + position * _STEP)
+    bits = mixed(mixed(seed * STEP) + position * STEP)
     total = (bits & 0xFFFF) + ((bits >> 16) & 0xFFFF) + ((bits >> 32) & 0xFFFF) + ((bits >> 48) & 0xFFFF)
     return (total.to(tl.float32) - 131070.0) * 2.6428997921303014e-05
 

@@ -13,21 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.webui.serving import Served, serving
+from tests.webui.serving import Served
 from tests.webui.test_server import client_of
 from tests.webui.test_server import clip as clip
+from tests.webui.test_server import served as served
 from webui.own_files import LARGEST, names_an_address
 
 pytest.importorskip("gradio")
 gradio_client = pytest.importorskip("gradio_client")
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("studio")) as studio:
-        yield studio
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 
+from inference.frontend.encode import FORMATS, media_type
 from inference.types import Mode, Reference
 from webui.api.access import ApiCaller, Caller
 from webui.api.bodies import body_docs, read_body
@@ -23,7 +24,7 @@ from webui.batch.rows import Row, read_rows
 
 router = APIRouter(tags=["Jobs"], responses=ERRORS)
 
-_MEDIA_TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg": "audio/ogg"}
+_MEDIA_TYPES = {f".{name}": media_type(name) for name in FORMATS}
 
 
 @router.post("/v1/jobs", status_code=202, openapi_extra=body_docs(JobBody), summary="Have a list spoken")

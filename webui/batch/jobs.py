@@ -23,12 +23,6 @@ from webui.batch.speaking import BatchPool, speak_row
 logger = logging.getLogger(__name__)
 
 MOST_JOBS = 20  # of one owner, finished ones included
-_RETRY = {
-    "worker_lost",
-    "engine_failed",
-    "worker_failed",
-}  # may be the engine's bad luck, not the row's fault
-_WAIT = {"busy": 1.0, "not_ready": 2.0}  # seconds until the row is tried again
 _CROWDED_SECONDS = 1.0
 
 

@@ -29,16 +29,7 @@ class BatchList:
         self._jobs = context.studio.jobs
         self._handed: dict[tuple[str, int], str] = {}  # archive of a batch with so many ended rows
         keep = context.keep
-        self._chosen = keep(
-            gr.Radio(
-                [],
-                label=say("batch_list", "zh"),
-                visible=False,
-                elem_id="batch-list",
-                elem_classes="line-list",
-            ),
-            label="batch_list",
-        )
+        self._chosen = self._context.line_list("batch_list", "batch-list")
         self._progress = gr.HTML(elem_id="batch-progress", elem_classes="announced")
         with gr.Row(elem_classes="small-row"):
             self._stop = self._button("stop")

@@ -12,13 +12,14 @@ from typing import Any
 import gradio as gr
 
 from inference.frontend.encode import FORMATS
-from inference.types import MAX_SPEED, MIN_SPEED, Mode, Reference, RequestError, SynthesisError
+from inference.types import Mode, Reference, RequestError, SynthesisError
 from inference.validate import reference_missing
 from webui.batch.job import BatchSettings
 from webui.batch.rows import Row, read_rows
 from webui.page.batch_list import BatchList
 from webui.page.context import QUIET, PageContext
 from webui.page.reference import ReferencePicker
+from webui.page.settings_part import speed_slider
 from webui.page.texts import explain, say
 from webui.visitors import visitor_of
 
@@ -68,18 +69,7 @@ class BatchTab:
             placeholder="instruction_hint",
         )
         with gr.Row(elem_classes="seed-row"):
-            self._speed = keep(
-                gr.Slider(
-                    MIN_SPEED,
-                    MAX_SPEED,
-                    1.0,
-                    step=0.05,
-                    label=say("speed", "zh"),
-                    buttons=[],
-                    elem_id="batch-speed",
-                ),
-                label="speed",
-            )
+            self._speed = speed_slider(self._context, "batch")
             self._seed = keep(
                 gr.Number(0, precision=0, label=say("seed", "zh"), min_width=100, elem_id="batch-seed"),
                 label="seed",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import gradio as gr
 
+from webui.page.texts import say
 from webui.studio import Studio
 
 Component = TypeVar("Component")
@@ -37,6 +38,13 @@ class PageContext:
         """Note which text each property of a component shows; gives the component back."""
         self.translated.append(Translated(component, properties))
         return component
+
+    def line_list(self, text: str, elem_id: str) -> gr.Radio:
+        """A list of lines of which one is chosen, hidden while it is empty; `text`: of its label."""
+        return self.keep(
+            gr.Radio([], label=say(text, "zh"), visible=False, elem_id=elem_id, elem_classes="line-list"),
+            label=text,
+        )
 
     def on_show(self, function: Any, inputs: list[Any], outputs: list[Any]) -> None:
         """Call `function(*inputs, language)`, which gives a list of outputs, when the page is opened or its language

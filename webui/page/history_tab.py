@@ -42,17 +42,7 @@ class HistoryTab:
         self._connect(tab, tabs)
 
     def _build_list(self) -> None:
-        keep = self._context.keep
-        self._chosen = keep(
-            gr.Radio(
-                [],
-                label=say("history_pick", "zh"),
-                visible=False,
-                elem_id="history-list",
-                elem_classes="line-list",
-            ),
-            label="history_pick",
-        )
+        self._chosen = self._context.line_list("history_pick", "history-list")
         self._status = gr.Markdown(elem_id="history-status", elem_classes="announced")
         with gr.Row(elem_classes="small-row"):
             self._clear = self._button("clear", size="sm")

@@ -19,23 +19,28 @@ def new_seed() -> int:
     return random.randint(0, SEED_LIMIT)
 
 
+def speed_slider(context: PageContext, name: str) -> gr.Slider:
+    """How fast is spoken, on the tab `name`."""
+    return context.keep(
+        gr.Slider(
+            MIN_SPEED,
+            MAX_SPEED,
+            1.0,
+            step=0.05,
+            label=say("speed", "zh"),
+            buttons=[],
+            elem_id=f"{name}-speed",
+        ),
+        label="speed",
+    )
+
+
 class SettingsPart:
     """Builds the controls in the current block."""
 
     def __init__(self, context: PageContext, name: str) -> None:
         keep = context.keep
-        self.speed = keep(
-            gr.Slider(
-                MIN_SPEED,
-                MAX_SPEED,
-                1.0,
-                step=0.05,
-                label=say("speed", "zh"),
-                buttons=[],
-                elem_id=f"{name}-speed",
-            ),
-            label="speed",
-        )
+        self.speed = speed_slider(context, name)
         with gr.Row(elem_classes="seed-row"):
             # No bounds here: Gradio would tell of a wrong number in English only.
             self.seed = keep(
