@@ -7,6 +7,7 @@ Rows: naive (one request at a time, float32, eager: our stand-in for the origina
 pool (many at once, eager), graphs (captured CUDA graphs), compiled (and torch.compile), stream (as graphs, streamed);
 naive_stream, half_stream and pool_stream are the first three, streamed. Without --model-dir random weights of the
 public sizes are used and lengths are forced: 25 text tokens, a 4 s reference, 250 speech tokens = 10 s of sound.
+With it the bundled clip is used and the model ends its sentences, unless --speech-tokens forces the same lengths.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ ROWS = {
 }
 ON_CUDA = "naive,naive_stream,half,pool,graphs,stream"
 ON_CPU = "naive,naive_stream,pool,pool_stream"  # there is no half precision and nothing to capture
-CLIPS = (ROOT / "assets" / "examples", ROOT.parent / "shared" / "reference" / "audio")
+BUNDLED_CLIP = ROOT / "assets" / "examples" / "studio_voice.flac"  # what it says stands beside it
 REAL_TEXT = (
     "The train to the city leaves at nine in the morning, and we should be there a little before that."
 )
@@ -99,7 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="forced length (default 250; natural with --model-dir)",
     )
     add("--reference-seconds", type=float, default=4.0)
-    add("--reference", type=Path, default=None, help="a clip (default with --model-dir: a bundled one)")
+    add("--reference", type=Path, default=None, help="a clip (default with natural lengths: the bundled one)")
     add("--transcript", default="", help="what is said in that clip")
     return parser
 
@@ -184,15 +185,12 @@ def _job(args: argparse.Namespace, setup: str, folder: Path, device: str, stream
         job = replace(job, precision=args.precision)
     if setup != "naive":
         job = replace(job, vocoder_backend=args.vocoder_backend)
-    reference = args.reference or (_bundled_clip() if args.model_dir else None)
-    if reference:
-        job = replace(job, reference=str(reference), transcript=args.transcript)
+    if args.reference:
+        job = replace(job, reference=str(args.reference), transcript=args.transcript)
+    elif args.model_dir and not forced:
+        said = BUNDLED_CLIP.with_suffix(".txt").read_text(encoding="utf-8").strip()
+        job = replace(job, reference=str(BUNDLED_CLIP), transcript=said)
     return replace(job, text=REAL_TEXT) if args.model_dir and not forced else job
-
-
-def _bundled_clip() -> Path | None:
-    clips = [path for folder in CLIPS for path in sorted(folder.glob("*.wav"))]
-    return clips[0] if clips else None
 
 
 def _run(job: Job, scratch: Path, limit: float) -> dict[str, Any]:

@@ -143,7 +143,8 @@ class _Worker:
             from inference.frontend.lexicon import read_lexicon
             from inference.loading import load_models
             from inference.runtime.kernel_plan import build_kernels
-            from inference.runtime.language_model_lane import LanguageModelLane
+            from inference.runtime.language_model_lane import LanguageModelLane, make_runner
+            from inference.runtime.spare_cores import SpareCores
             from inference.runtime.wave_lane import WaveLane
             from inference.scheduler import Scheduler, SchedulerSettings
 
@@ -167,10 +168,13 @@ class _Worker:
         lanes = self._with_backends(chosen.lanes or self._lanes_for(models))
         build_kernels(models.language_model, models.flow, models.vocoder, lanes, self._tell_progress)
         self._tell_progress("warming up")
-        speech = LanguageModelLane(models.language_model, lanes)
+        cores = None if on_cuda else SpareCores(max(1, lanes.threads))
+        speech = LanguageModelLane(
+            models.language_model, lanes, make_runner(models.language_model, lanes, cores)
+        )
         device_memory.release(models.device, workspaces=True)
         self._tell_progress("warming up: the language model's lane is there")
-        wave = WaveLane(models.flow, models.vocoder, lanes)
+        wave = WaveLane(models.flow, models.vocoder, lanes, cores=cores)
         self._tell_progress("warming up: the token-to-wave lane is there")
         scheduler = Scheduler(
             models.front_end,

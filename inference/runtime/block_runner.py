@@ -16,14 +16,20 @@ from inference.models.language_model import LanguageModel
 from inference.runtime.slot_attention import PromptAttention, RowAttention
 from inference.runtime.slot_runner import PromptPart, Reading, SlotRunner, draw
 from inference.runtime.slot_table import SlotRows
+from inference.runtime.spare_cores import SpareCores
+from inference.runtime.step_threads import StepThreads
 
 # Reading the weights takes most of a step, hence 8 rows cost little more than 1 (nano: 2.0 ms of products against 1.7
 # for 4 rows), while for 8 users one block of 8 halves the work of two of 4.
 BLOCK_ROWS = 8
+_TRIAL_LENGTH = 300  # positions
 
 
 class BlockRunner(SlotRunner):
-    """Slots in blocks of `block` rows; blocks without a live row are left out."""
+    """Slots in blocks of `block` rows; blocks without a live row are left out.
+
+    `cores`: who else works on this machine's cores; without it a step takes one.
+    """
 
     def __init__(
         self,
@@ -32,11 +38,13 @@ class BlockRunner(SlotRunner):
         context: int,
         prefill_tokens: int,
         block: int = BLOCK_ROWS,
+        cores: SpareCores | None = None,
     ) -> None:
         padded = -(-slots // block) * block
         super().__init__(model, slots, context, prefill_tokens, spare=padded - slots + 1)
         self._block, self._spare = block, padded
         self._packed_bytes = self._model.pack(block)
+        self._threads = StepThreads(cores)
 
     def bucket(self, rows: int) -> int:
         """See `SlotRunner.bucket`."""
@@ -71,11 +79,12 @@ class BlockRunner(SlotRunner):
         drawn = torch.zeros(self._spare, dtype=torch.int64)
         length_of = dict(zip(slots, lengths))
         done = []
-        for first in sorted({slot - slot % self._block for slot in slots}):
-            live = [slot for slot in range(first, first + self._block) if slot in length_of]
-            ids, rows = self._decode_block(first, live, length_of)
-            drawn[live] = ids
-            done.append((live, rows))
+        with self._threads.step():
+            for first in sorted({slot - slot % self._block for slot in slots}):
+                live = [slot for slot in range(first, first + self._block) if slot in length_of]
+                ids, rows = self._decode_block(first, live, length_of)
+                drawn[live] = ids
+                done.append((live, rows))
         for live, rows in done:  # last: a step that ran out of memory on the way can be done again
             self._table.data[live] = rows.data
         return Reading(drawn, slots)
@@ -107,6 +116,19 @@ class BlockRunner(SlotRunner):
         none = np.zeros(1, dtype=np.int32)
         self.prefill([PromptPart(self._spare, 0, none, none, None)])
         self.decode([0], [0])
+        self._threads.try_out(self._trial)
+
+    def _trial(self) -> Tensor:
+        """What one block makes of numbers that are always the same: logits of its first row, and hidden states."""
+        length = min(_TRIAL_LENGTH, self._cache.data.shape[4])
+        memory = self._cache.data[:, :, 0, :, :length]
+        memory.copy_(torch.linspace(-3.0, 3.0, memory.numel()).view(memory.shape))
+        unkept = torch.full((self._block,), self._spare)
+        attention = RowAttention(self._cache, unkept, torch.zeros_like(unkept), [(0, 0, length)])
+        embedded = self._model.embed_speech(torch.arange(self._block))
+        hidden = self._model.forward(embedded, torch.zeros_like(unkept), attention)
+        self.clear(0, length)
+        return torch.cat((hidden.flatten(), self._model.logits(hidden).flatten()))
 
     def memory_bytes(self) -> int:
         """See `SlotRunner.memory_bytes`; with the repacked weights."""

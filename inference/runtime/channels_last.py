@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.models.vocoder import ResBlock, Snake, Vocoder
+from inference.runtime.vector_math import sine
 
 _FINAL_SLOPE = 0.01
 _LEAST_FOLDED = 1e-3  # smaller slopes stay outside of the weights: there the 1e-9 beside them shows
@@ -78,7 +79,7 @@ class _Activation:
     def __call__(self, x: Tensor) -> Tensor:
         """Unscaled x, left as it is."""
         turned = x * self._alpha
-        wave = torch.sin(turned)
+        wave = sine(turned)
         if self.folded:
             return turned.addcmul_(wave, wave)
         return torch.addcmul(x, wave, wave.mul(self._inverse))
@@ -87,7 +88,7 @@ class _Activation:
         """x that the layer before has scaled by `before`; overwritten."""
         if not self.folded:
             return self(x)
-        wave = torch.sin(x)
+        wave = sine(x)
         return x.addcmul_(wave, wave)
 
 

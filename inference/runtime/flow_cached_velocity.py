@@ -14,6 +14,7 @@ from inference.runtime.flow_block import Block
 from inference.runtime.flow_cached_attention import attend, remember
 from inference.runtime.flow_pages import PAIR, TAIL, PageStore
 from inference.runtime.flow_solver import time_grid
+from inference.runtime.vector_math import mish
 
 
 class StepPlace(NamedTuple):
@@ -117,7 +118,7 @@ class _Evaluation:
             self._store.velocity_tails.index_copy_(0, self._block.tail_after, torch.cat(self._ends, dim=3))
 
     def _causal_block(self, block: CausalBlock, x: Tensor) -> Tensor:
-        return F.mish(block.block["2"](self._convolve(block.block["0"], x)))
+        return mish(block.block["2"](self._convolve(block.block["0"], x)))
 
     def _resnet(self, resnet: ResnetBlock, x: Tensor, shift: Tensor) -> Tensor:
         hidden = self._causal_block(resnet.block1, x) + shift

@@ -8,15 +8,16 @@ from inference.models.language_model import LanguageModel
 from inference.runtime.block_runner import BlockRunner
 from inference.runtime.bucket_runner import BucketRunner
 from inference.runtime.slot_runner import SlotRunner
+from inference.runtime.spare_cores import SpareCores
 from inference.settings import LaneSettings
 
 logger = logging.getLogger(__name__)
 
 
-def make_runner(model: LanguageModel, settings: LaneSettings) -> SlotRunner:
-    """What runs steps on the model's device."""
+def make_runner(model: LanguageModel, settings: LaneSettings, cores: SpareCores | None = None) -> SlotRunner:
+    """What runs steps on the model's device; `cores` tells on the CPU which ones are idle."""
     if model.device.type != "cuda":
-        return BlockRunner(model, settings.slots, settings.context, settings.prefill_tokens)
+        return BlockRunner(model, settings.slots, settings.context, settings.prefill_tokens, cores=cores)
     return _kernel_runner(model, settings) or BucketRunner(
         model,
         settings.slots,

@@ -14,6 +14,8 @@ from torch import Tensor
 from inference.models.language_model import grouped_attention
 from inference.runtime.kv_cache import KvCache
 
+_SPAN = 64  # positions; rows in step with each other are then mostly alike, and little is read in vain
+
 
 class _Store:
     """Splits queries from keys and values (N, heads + 2 kv_heads, head_dim) and stores the latter."""
@@ -119,10 +121,12 @@ def _float_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 class RowAttention:
-    """One position of each row of a block, each row on its own over exactly its positions.
+    """One position of each row of a block, over as many positions as the row's own length rounded up to a span.
 
-    What a row gets thus cannot depend on its neighbours, bit by bit. `places`: (row within the block, slot, positions
-    including the new one) of the rows that matter; the others get zeros.
+    Neighbours with equally many spans go together, longer ones' rest masked: each row's heads are computed one by one
+    in any case, over a number of positions that is the row's own, so that what a row gets cannot depend on the others,
+    bit by bit. `places`: (row within the block, slot, positions including the new one) of the rows that matter, in
+    order; the others get zeros.
     """
 
     def __init__(
@@ -134,19 +138,54 @@ class RowAttention:
     ) -> None:
         self._store = _Store(cache, write_rows, positions)
         self._block = len(positions)
-        self._rows = [row for row, _, _ in places]
-        # Keys and values by layer, of each row: made once a step, as making views takes longer than using them.
-        self._memory = [
-            cache.data[:, :, slot : slot + 1, :, :length].flatten(0, 1).unbind(0)
-            for _, slot, length in places
-        ]
+        self._runs = [_Run(cache.data, run) for run in _runs(places)]
 
     def attend(self, layer: int, fused: Tensor) -> Tensor:
         """See `SlotAttention.attend`."""
         queries, new, _ = self._store.put(layer, fused)
-        by_row = queries.unflatten(1, (new.shape[2], -1)).split(1)
-        attended = [torch.zeros_like(by_row[0])] * self._block
-        for row, memory in zip(self._rows, self._memory):
-            keys, values = memory[2 * layer : 2 * layer + 2]
-            attended[row] = F.scaled_dot_product_attention(by_row[row], keys, values)
+        queries = queries.unflatten(1, (new.shape[2], -1))
+        attended, done = [], 0
+        for run in self._runs:
+            if run.first > done:
+                attended.append(torch.zeros_like(queries[done : run.first]))
+            done = run.first + run.count
+            attended.append(run.attend(layer, queries[run.first : done]))
+        if done < self._block:
+            attended.append(torch.zeros_like(queries[done:]))
         return torch.cat(attended).flatten(1)
+
+
+class _Run:
+    """Rows side by side that attend over equally many spans."""
+
+    def __init__(self, data: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
+        self.first, slot, _ = places[0]
+        self.count = len(places)
+        positions = min(_spans(places[0]) * _SPAN, data.shape[4])
+        # Keys and values by layer: made once a step, as making views takes longer than using them.
+        self._memory = data[:, :, slot : slot + self.count, :, :positions].flatten(0, 1).unbind(0)
+        lengths = torch.tensor([length for _, _, length in places])
+        hidden = torch.arange(positions) >= lengths[:, None]
+        self._mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """(count, kv_heads, group, D) → the same."""
+        keys, values = self._memory[2 * layer : 2 * layer + 2]
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=self._mask)
+
+
+def _spans(place: tuple[int, int, int]) -> int:
+    return -(-place[2] // _SPAN)
+
+
+def _runs(places: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Places in runs of neighbouring rows and slots with equally many spans."""
+    runs: list[list[tuple[int, int, int]]] = []
+    for place in places:
+        last = runs[-1][-1] if runs else None
+        row, slot, _ = place
+        if last is not None and (last[0] + 1, last[1] + 1, _spans(last)) == (row, slot, _spans(place)):
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs

@@ -37,6 +37,11 @@ class SpareCores:
         self._lock = threading.Lock()
         self._helpers = ThreadPoolExecutor(max(1, count - 1), "spare-core", initializer=_one_thread)
 
+    @property
+    def free(self) -> int:
+        """Cores that nobody works on."""
+        return max(0, self._free)
+
     @contextmanager
     def working(self) -> Iterator[None]:
         """The block is work for one core, on one thread."""

@@ -58,11 +58,18 @@ class WaveLane:
     A batch is begun by `start` and waited for by `finish`, in the same order; meanwhile the next one can be begun, of
     other streams' items.
 
-    `batched` chooses the packed way (default: on CUDA). `max_batch`: items of a batch, lowered when memory runs out.
+    `batched` chooses the packed way (default: on CUDA). `cores`: those of the CPU, which others may use too.
+    `max_batch`: items of a batch, lowered when memory runs out.
     """
 
     def __init__(
-        self, flow: FlowModel, vocoder: Vocoder, settings: LaneSettings, *, batched: bool | None = None
+        self,
+        flow: FlowModel,
+        vocoder: Vocoder,
+        settings: LaneSettings,
+        *,
+        batched: bool | None = None,
+        cores: SpareCores | None = None,
     ) -> None:
         self._device = flow.encoder_proj.weight.device
         self._settings = settings
@@ -86,7 +93,7 @@ class WaveLane:
                 self._batched = BatchedWave(
                     self._models, settings, self._less, torch.float16 if half else torch.float32
                 )
-        self._cores = None if on_cuda else SpareCores(max(1, settings.threads))
+        self._cores = None if on_cuda else cores or SpareCores(max(1, settings.threads))
 
     @property
     def overlaps(self) -> bool:

@@ -147,3 +147,35 @@ def test_packing_changes_only_rounding() -> None:
     hidden = torch.randn(8, model.cfg.hidden_size)
     assert relative_error(packed.logits(hidden), plain.logits(hidden)) < 1e-6
     assert torch.equal(packed.logits(hidden[:3]), plain.logits(hidden[:3]))
+
+
+def test_a_row_gets_the_same_bits_in_any_company() -> None:
+    """Rows with as many spans go together: in one run, in several, with gaps, and alone."""
+    model = FusedLanguageModel(random_model(), 256)
+    cfg = model.cfg
+    generator = torch.Generator().manual_seed(5)
+    cache = KvCache(cfg, 9, 256)
+    cache.data.normal_(generator=generator)
+    lengths = {0: 5, 1: 64, 2: 65, 3: 100, 5: 128, 6: 200, 7: 17}  # of slots; 4 is empty
+    heads = cfg.num_heads + 2 * cfg.num_kv_heads
+    fused = torch.randn(8, heads, cfg.head_dim, generator=generator)
+    stale = cache.data.clone()
+
+    def attended(slots: list[int]) -> Tensor:
+        cache.data.copy_(stale)
+        rows = torch.tensor([slot if slot in slots else 8 for slot in range(8)])
+        positions = torch.tensor([lengths.get(slot, 1) - 1 for slot in range(8)])
+        memory = RowAttention(cache, rows, positions, [(slot, slot, lengths[slot]) for slot in slots])
+        return memory.attend(0, fused)
+
+    together = attended(sorted(lengths))
+    assert not together[4].any()
+    for slot, length in lengths.items():
+        assert torch.equal(attended([slot])[slot], together[slot])
+        queries = fused[slot, : cfg.num_heads].view(cfg.num_kv_heads, -1, cfg.head_dim)
+        keys, values = stale[0, :, slot, :, :length].clone()
+        keys[:, -1], values[:, -1] = fused[slot, cfg.num_heads :].view(2, cfg.num_kv_heads, -1)
+        expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+        assert relative_error(together[slot], expected.flatten()) <= 1e-6
+    half = attended([0, 1, 6, 7])
+    assert torch.equal(half[[0, 1, 6, 7]], together[[0, 1, 6, 7]])
