@@ -7,6 +7,7 @@ a full block, attention takes each row alone, and a prompt is taken in alone, in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from inference.models.language_model import LanguageModel
 from inference.runtime.slot_attention import PromptAttention, RowAttention
 from inference.runtime.slot_runner import PromptPart, Reading, SlotRunner, draw
 from inference.runtime.slot_table import SlotRows
-from inference.runtime.spare_cores import SpareCores
+from inference.runtime.spare_cores import SpareCores, each
 from inference.runtime.step_threads import StepThreads
 
 # Reading the weights takes most of a step, hence 8 rows cost little more than 1 (nano: 2.0 ms of products against 1.7
@@ -44,7 +45,7 @@ class BlockRunner(SlotRunner):
         super().__init__(model, slots, context, prefill_tokens, spare=padded - slots + 1)
         self._block, self._spare = block, padded
         self._packed_bytes = self._model.pack(block)
-        self._threads = StepThreads(cores)
+        self._cores, self._threads = cores, StepThreads(cores)
 
     def bucket(self, rows: int) -> int:
         """See `SlotRunner.bucket`."""
@@ -57,7 +58,13 @@ class BlockRunner(SlotRunner):
 
     def prefill(self, parts: Sequence[PromptPart]) -> Reading:
         """See `SlotRunner.prefill`."""
-        return Reading(torch.cat([self._prefill_one(part) for part in parts]), range(len(parts)))
+        takes = [partial(self._prefill_one, part) for part in parts]
+        if self._cores is None:
+            drawn = [take() for take in takes]
+        else:
+            with self._cores.working():
+                drawn = each(takes)
+        return Reading(torch.cat(drawn), range(len(parts)))
 
     def _prefill_one(self, part: PromptPart) -> Tensor:
         size = len(part)

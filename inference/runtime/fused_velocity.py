@@ -8,6 +8,7 @@ solve. One core, bundled model, 5.4 s of sound behind a clip of 9.8 s: 2.0 s for
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -25,7 +26,7 @@ from inference.models.velocity import (
 from inference.runtime.flow_solver import VelocityStep
 from inference.runtime.onnx_attention import FullAttention
 from inference.runtime.packed_linear import PackedLinear
-from inference.runtime.spare_cores import both
+from inference.runtime.spare_cores import each
 from inference.runtime.vector_math import mish
 
 _TAPS = 3
@@ -70,15 +71,7 @@ class FusedVelocity:
 
     def _all(self, x: Tensor, known: list[tuple[Tensor, Tensor]], shifts: Tensor) -> list[Tensor]:
         """x (B, 80, T) → B times (80, T), item by item."""
-        found: list[Tensor] = []
-        for i in range(0, len(known) - 1, 2):
-            found += both(
-                lambda i=i: self._evaluate(x[i], known[i], shifts),  # type: ignore[misc]
-                lambda i=i: self._evaluate(x[i + 1], known[i + 1], shifts),  # type: ignore[misc]
-            )
-        if len(known) % 2:
-            found.append(self._evaluate(x[-1], known[-1], shifts))
-        return found
+        return each([partial(self._evaluate, *item, shifts) for item in zip(x, known)])
 
     def _evaluate(self, x: Tensor, known: tuple[Tensor, Tensor], shifts: Tensor) -> Tensor:
         """x (80, T), what the first stage knows, shifts (stages, C) → (80, T)."""

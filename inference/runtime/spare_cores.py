@@ -1,22 +1,21 @@
 """Cores that nobody works on at the moment: what is done in two halves then takes half the time.
 
-A piece of work runs on one thread of its own (`SpareCores.working`). Inside, `both` does two things one after the
-other, or at the same time where a core is free. Each is the same arithmetic on one thread either way, so that the bits
+A piece of work runs on one thread of its own (`SpareCores.working`). Inside, `each` does some things one after the
+other, or at the same time where cores are free. Each is the same arithmetic on one thread either way, so that the bits
 do not tell.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
-FirstT = TypeVar("FirstT")
-SecondT = TypeVar("SecondT")
+ResultT = TypeVar("ResultT")
 
 
 class _Here(threading.local):
@@ -54,21 +53,30 @@ class SpareCores:
             self._give()
             _HERE.cores = before
 
-    def both(self, first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
-        """See `both`."""
-        if not self._take(False):
-            return first(), second()
-        elsewhere = self._helpers.submit(self._help, second, torch.is_inference_mode_enabled())
-        try:
-            here = first()
-        finally:  # what it works on must not change while it does
-            there = elsewhere.result()
-        return here, there
+    def each(self, works: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
+        """See `each`."""
+        waiting = iter(enumerate(works))
+        found: dict[int, ResultT] = {}
 
-    def _help(self, work: Callable[[], SecondT], inference: bool) -> SecondT:
+        def some() -> None:
+            for place, work in waiting:  # whoever is free takes the next
+                found[place] = work()
+
+        helped: list[Future[None]] = []
+        while len(helped) < len(works) - 1 and self._take(False):
+            helped.append(self._helpers.submit(self._help, some, torch.is_inference_mode_enabled()))
+        try:
+            some()
+        finally:  # what they work on must not change while they do
+            wait(helped)
+        for future in helped:
+            future.result()
+        return [found[place] for place in range(len(works))]
+
+    def _help(self, work: Callable[[], None], inference: bool) -> None:
         try:
             with torch.inference_mode(inference):
-                return work()
+                work()
         finally:
             self._give()
 
@@ -84,10 +92,10 @@ class SpareCores:
             self._free += 1
 
 
-def both(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
-    """The results of two pieces of work that do not depend on each other; errors of either get out."""
+def each(works: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
+    """The results of pieces of work that do not depend on each other; errors of any get out."""
     cores = _HERE.cores
-    return (first(), second()) if cores is None else cores.both(first, second)
+    return [work() for work in works] if cores is None else cores.each(works)
 
 
 def _one_thread() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from inference.runtime.flow_solver import VelocityStep
 from inference.runtime.fused_velocity import FusedVelocity
 from inference.runtime.packed_linear import PackedLinear, packing_works
 from inference.runtime.precision import relative_error
-from inference.runtime.spare_cores import SpareCores, both
+from inference.runtime.spare_cores import SpareCores, each
 from inference.runtime.velocity_backends import install_velocity_backend
 from tests.models.flow_support import random_flow
 from tests.runtime.wave_support import own_flow
@@ -103,13 +104,31 @@ def test_two_halves_run_at_the_same_time_only_where_a_core_is_free() -> None:
     cores = SpareCores(2)
     met = threading.Barrier(2, timeout=10)
     with cores.working():
-        both(met.wait, met.wait)  # breaks if they came one after the other
+        each([met.wait, met.wait])  # breaks if they came one after the other
         with cores.working():
-            here = both(threading.get_ident, threading.get_ident)
-    assert here == (threading.get_ident(), threading.get_ident())
-    assert both(threading.get_ident, threading.get_ident) == here  # nobody said that this is work
+            here = each([threading.get_ident] * 2)
+    assert here == [threading.get_ident()] * 2
+    assert each([threading.get_ident] * 2) == here  # nobody said that this is work
     with cores.working():  # and everything was given back
-        both(met.wait, met.wait)
+        each([met.wait, met.wait])
+
+
+def test_results_stand_in_order_and_whoever_is_free_takes_the_next() -> None:
+    cores = SpareCores(3)
+    begun, release = [threading.Event() for _ in range(7)], threading.Event()
+
+    def work(place: int) -> int:
+        begun[place].set()
+        if place < 2:
+            assert release.wait(10)
+        elif place == 6:
+            release.set()  # two are held up, and the third one has done all the others
+        return place
+
+    with cores.working():
+        assert each([partial(work, place) for place in range(7)]) == list(range(7))
+        assert cores.free == 2
+        assert each([]) == []
 
 
 def test_errors_of_either_half_get_out_and_free_the_core() -> None:
@@ -121,15 +140,15 @@ def test_errors_of_either_half_get_out_and_free_the_core() -> None:
     with cores.working():
         for halves in ((fail, list), (list, fail)):
             with pytest.raises(ValueError, match="half"):
-                both(*halves)
+                each(halves)
         met = threading.Barrier(2, timeout=10)
-        both(met.wait, met.wait)
+        each([met.wait, met.wait])
 
 
 @torch.inference_mode()
 def test_helpers_infer_as_their_callers_do() -> None:
     with SpareCores(2).working():
-        assert both(torch.is_inference_mode_enabled, torch.is_inference_mode_enabled) == (True, True)
+        assert each([torch.is_inference_mode_enabled] * 2) == [True, True]
 
 
 # --------------------------------------------------------------------------------------------------- by name
