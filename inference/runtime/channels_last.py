@@ -2,8 +2,8 @@
 
 Same arithmetic as `Vocoder.convolve` for unpadded items, to about 5e-7. oneDNN's kernels for few channels (the last
 stages) run up to four times faster on this layout, and Snake works in place, so that memory is not fetched anew
-from the system for every layer. One thread, bundled model: 1.3 (1 s of sound) to 1.45 times
-(6.5 s) faster than the modules; public size: about 1.1.
+from the system for every layer. One thread, bundled model: 1.2 (1 s of sound) to 1.6 times
+(10 s) faster than the modules; public size: about 1.1.
 """
 
 from __future__ import annotations
