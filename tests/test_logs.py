@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +13,6 @@ from inference.logs import REQUEST_ID, setup_logging
 from inference.types import Mode, SynthesisRequest
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 def test_lines_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
