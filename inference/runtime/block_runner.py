@@ -1,12 +1,14 @@
 """Steps on the CPU: blocks of always the same number of rows, so that a row's result does not depend on the others.
 
 The rounding of a matrix product depends on its shape, never on what stands in the other rows. So products always take
-a full block, attention takes each row alone, and a prompt is taken in alone, in parts that depend on it only.
+a full block, attention takes each row over as many positions as its own length says, and a prompt is taken in alone,
+in parts that depend on it only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -59,11 +61,8 @@ class BlockRunner(SlotRunner):
     def prefill(self, parts: Sequence[PromptPart]) -> Reading:
         """See `SlotRunner.prefill`."""
         takes = [partial(self._prefill_one, part) for part in parts]
-        if self._cores is None:
-            drawn = [take() for take in takes]
-        else:
-            with self._cores.working():
-                drawn = each(takes)
+        with nullcontext() if self._cores is None else self._cores.working():
+            drawn = each(takes)
         return Reading(torch.cat(drawn), range(len(parts)))
 
     def _prefill_one(self, part: PromptPart) -> Tensor:
@@ -126,16 +125,19 @@ class BlockRunner(SlotRunner):
         self._threads.try_out(self._trial)
 
     def _trial(self) -> Tensor:
-        """What one block makes of numbers that are always the same: logits of its first row, and hidden states."""
+        """What one block makes of numbers that are always the same: its probabilities, and how they came about."""
         length = min(_TRIAL_LENGTH, self._cache.data.shape[4])
-        memory = self._cache.data[:, :, 0, :, :length]
+        memory = self._cache.data[:, :, : self._block, :, :length]
         memory.copy_(torch.linspace(-3.0, 3.0, memory.numel()).view(memory.shape))
         unkept = torch.full((self._block,), self._spare)
-        attention = RowAttention(self._cache, unkept, torch.zeros_like(unkept), [(0, 0, length)])
+        places = [(row, row, length) for row in range(self._block)]
+        attention = RowAttention(self._cache, unkept, torch.zeros_like(unkept), places)
         embedded = self._model.embed_speech(torch.arange(self._block))
         hidden = self._model.forward(embedded, torch.zeros_like(unkept), attention)
-        self.clear(0, length)
-        return torch.cat((hidden.flatten(), self._model.logits(hidden).flatten()))
+        memory.zero_()
+        logits = self._model.logits(hidden)
+        shares = torch.softmax(torch.log_softmax(logits, dim=1), dim=1)  # as sampling makes them
+        return torch.cat([part.flatten() for part in (hidden, logits, shares)])
 
     def memory_bytes(self) -> int:
         """See `SlotRunner.memory_bytes`; with the repacked weights."""

@@ -66,6 +66,15 @@ class PromptAttention:
         return attended.transpose(1, 2).reshape(len(fused), -1)
 
 
+def _summand(newest: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """(B, 1, 1, count): 0 up to each row's newest position (B,), -inf beyond.
+
+    Added, not a choice: the fused kernel would make a sum of a bool mask in every layer.
+    """
+    hidden = (torch.arange(count, device=newest.device) > newest[:, None])[:, None, None]
+    return torch.zeros(hidden.shape, device=newest.device, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+
 class PrefixAttention:
     """One position of each of the first B rows over the first `prefix` positions, longer ones masked.
 
@@ -84,11 +93,7 @@ class PrefixAttention:
     ) -> None:
         self._store = _Store(cache, write_rows, positions)
         self._batch, self._prefix, self._product = len(positions), prefix, product
-        places = torch.arange(prefix, device=positions.device)
-        hidden = (places > positions[:, None])[:, None, None]
-        # Added, not a choice: the fused kernel would make a sum of a bool mask in every layer.
-        mask = torch.zeros(hidden.shape, device=positions.device, dtype=torch.float32 if product else dtype)
-        self._mask = mask.masked_fill(hidden, -torch.inf)
+        self._mask = _summand(positions, prefix, torch.float32 if product else dtype)
 
     def attend(self, layer: int, fused: Tensor) -> Tensor:
         """See `SlotAttention.attend`."""
@@ -164,9 +169,8 @@ class _Run:
         positions = min(_spans(places[0]) * _SPAN, data.shape[4])
         # Keys and values by layer: made once a step, as making views takes longer than using them.
         self._memory = data[:, :, slot : slot + self.count, :, :positions].flatten(0, 1).unbind(0)
-        lengths = torch.tensor([length for _, _, length in places])
-        hidden = torch.arange(positions) >= lengths[:, None]
-        self._mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
+        newest = torch.tensor([length - 1 for _, _, length in places])
+        self._mask = _summand(newest, positions, data.dtype)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """(count, kv_heads, group, D) → the same."""
