@@ -28,6 +28,14 @@ def describe(device: str) -> dict[str, Any]:
     return facts
 
 
+def worker_devices(device: str, workers: int) -> tuple[str, ...]:
+    """One name a worker: "cuda:N" and the cards after it, else the same name again."""
+    kind, _, first = device.partition(":")
+    if kind != "cuda":
+        return (device,) * workers
+    return tuple(f"cuda:{int(first or 0) + number}" for number in range(workers))
+
+
 def resident_mb(pid: int | None = None) -> float:
     """Resident memory of a process (this one by default) in MB; 0 where the system does not tell."""
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.forced_length import force_length
 from benchmarks.load import Load, summary
-from benchmarks.machine import describe
+from benchmarks.machine import describe, worker_devices
 from benchmarks.material import TRANSCRIPT, clip, text_of
 from benchmarks.watch import Watch, left_over, open_nvml
 from inference.types import AudioChunk, EngineError, Mode, Reference, SynthesisRequest
@@ -109,17 +109,17 @@ class Pooled:
         from inference.pool import WorkerPool
         from inference.settings import PoolSettings
 
-        most = max(job.users)
+        most = -(-max(job.users) // job.workers)  # of each worker
         self._pool = WorkerPool(
             PoolSettings(
                 model_dir=Path(job.folder),
-                devices=(job.device,) * job.workers,
+                devices=worker_devices(job.device, job.workers),
                 precision=job.precision,
                 vocoder_backend=job.vocoder_backend,
                 flow_backend=job.flow_backend,
                 max_workers=job.workers,
                 concurrency=most,
-                queue_size=2 * most,
+                queue_size=2 * max(job.users),
                 lanes=lanes_of(job, most),
             )
         )
@@ -165,8 +165,8 @@ def measure(job: Job) -> dict[str, Any]:
     from inference.model_yaml import TOKENIZER_FOLDER
 
     material = Material(job, TextTokenizer(Path(job.folder) / TOKENIZER_FOLDER).encode)
-    nvml = open_nvml(job.device)
-    before = nvml.memory()[0] / 1e6 if nvml else 0.0
+    devices = worker_devices(job.device, job.workers)
+    before = sum(nvml.memory()[0] for nvml in map(open_nvml, devices) if nvml) / 1e6
     began = time.perf_counter()
     server: OneByOne | Pooled = Pooled(job) if job.pool else OneByOne(job)
     result: dict[str, Any] = {"job": asdict(job), "ready_s": time.perf_counter() - began, "cells": []}
@@ -211,7 +211,7 @@ def cell(
             rounds = max(rounds, math.ceil(job.least_seconds / elapsed))
     measured = load(rounds, 0)
     measured.prepare()
-    with Watch(job.device) as watch:
+    with Watch(*worker_devices(job.device, job.workers)) as watch:
         elapsed = measured.run()
     found = summary(measured, elapsed, expected)
     found |= watch.report() | {"stream": stream, "rounds": rounds, "cold": cold}

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -127,21 +127,21 @@ def _open_files(pid: int) -> int:
         return 0
 
 
-@dataclass
 class Watch:
-    """Context manager: samples in a thread of its own until the block ends; then `report` tells.
+    """Context manager: samples `devices` in a thread of its own until the block ends; then `report` tells.
 
-    The driver's busy share is of the time just before each sample: those of the first `LAG` seconds do not count.
+    The driver's busy share is of the time just before each sample: those of the first `LAG` seconds do not count. Of
+    several cards it is the mean; memory is their sum.
     """
 
-    device: str
-    interval: float = 0.1
-    _busy: list[float] = field(default_factory=list)
-    _device_mb: list[float] = field(default_factory=list)
-    _resident_mb: list[float] = field(default_factory=list)
+    def __init__(self, *devices: str, interval: float = 0.1) -> None:
+        self._devices, self._interval = devices, interval
+        self._busy: list[float] = []
+        self._device_mb: list[float] = []
+        self._resident_mb: list[float] = []
 
     def __enter__(self) -> Watch:
-        self._nvml = open_nvml(self.device)
+        self._cards = [nvml for nvml in map(open_nvml, self._devices) if nvml]
         self._stop = threading.Event()
         self._began = time.perf_counter()
         self._cpu = process_tree().cpu_seconds
@@ -159,11 +159,11 @@ class Watch:
 
     def _sample(self) -> None:
         turn = 0
-        while not self._stop.wait(self.interval):
-            if self._nvml:
+        while not self._stop.wait(self._interval):
+            if self._cards:
                 if time.perf_counter() - self._began > LAG:
-                    self._busy.append(self._nvml.busy_percent())
-                self._device_mb.append(self._nvml.memory()[0] / 1e6)
+                    self._busy.append(sum(card.busy_percent() for card in self._cards) / len(self._cards))
+                self._device_mb.append(sum(card.memory()[0] for card in self._cards) / 1e6)
             if turn % 10 == 0:  # reading /proc costs more
                 self._resident_mb.append(process_tree().resident_mb)
             turn += 1
@@ -172,7 +172,7 @@ class Watch:
         """`busy`: the device's share of time with work, 0 to 1 (on the CPU: of all cores); memory peaks in MB."""
         cores = os.cpu_count() or 1
         busy: float | None
-        if self._nvml:
+        if self._cards:
             busy = sum(self._busy) / len(self._busy) / 100 if self._busy else None
         else:
             busy = self._cpu / (cores * self._elapsed)
