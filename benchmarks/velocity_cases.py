@@ -15,7 +15,7 @@ from inference.runtime.frame_pack import FramePack, PackedMel
 from inference.runtime.packed_attention import choose_attention
 from inference.runtime.packed_state import SolverBuffers
 from inference.runtime.packed_velocity import PackedVelocity, _conv_norm_mish
-from inference.runtime.velocity_tiles import PLANS, AttentionTiles, FeedForwardTiles, LinearTiles
+from inference.runtime.velocity_tiles import FEW, AttentionTiles, FeedForwardTiles, LinearTiles
 from inference.runtime.velocity_weights import Affine, BlockWeights
 
 # PyTorch's result for a dtype, the kernel's for tiles, which rows count (None: all).
@@ -186,9 +186,7 @@ class Inputs:
             return self.attend(q, k, v, blocks).flatten(1).to(dtype)
 
         def kernel(tiles: AttentionTiles) -> Tensor:
-            ops.attend_blocks(
-                self.joined, output, blocks, self.heads, plan=replace(PLANS[0], attention=tiles)
-            )
+            ops.attend_blocks(self.joined, output, blocks, self.heads, plan=replace(FEW, attention=tiles))
             return output
 
         return plain, kernel, torch.cat((inside, inside))

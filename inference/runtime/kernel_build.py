@@ -26,7 +26,7 @@ import torch
 
 from inference.runtime.kernel_variant import Blocks, Pointer, Variant, recorded, stand_in, variant
 
-__all__ = ["Blocks", "Pointer", "Variant", "build", "compile_here", "recorded", "variant"]
+__all__ = ["Blocks", "Pointer", "Variant", "build", "compile_here", "recorded", "set_target", "variant"]
 
 logger = logging.getLogger(__name__)
 
@@ -190,11 +190,16 @@ class _Target:
         return 0
 
 
-def compile_here(variants: Sequence[Variant], capability: int) -> int:
-    """Compile for a GPU that need not be there; returns how many failed. Replaces Triton's driver in this process."""
+def set_target(capability: int) -> None:
+    """Kernels are compiled for a GPU that need not be there: replaces Triton's driver in this process."""
     from triton.runtime import driver
 
     driver.set_active(_Target(capability))
+
+
+def compile_here(variants: Sequence[Variant], capability: int) -> int:
+    """Compile for a GPU that need not be there; returns how many failed. Replaces Triton's driver in this process."""
+    set_target(capability)
     failed = 0
     for one in variants:
         try:

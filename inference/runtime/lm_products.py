@@ -14,10 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.runtime import gpu_traits
+
 MOST_ROWS = 64  # of one program
 LEAST_ROWS = 16  # what the matrix units take
-# What a small card has, and half of what a large one has: there two programs run beside each other.
-_SHARED_BYTES = 96 * 1024
+# What a small card has is half of what a large one has: there two programs run beside each other.
+_SHARED_BYTES = gpu_traits.LEAST_SHARED
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def product(
     rounds = triton.cdiv(ins, strip.ins * strip.parts)
     # Rounds that are on their way at once: as many as the shared memory holds.
     room = (block_rows + strip.outs * (2 if gated else 1)) * strip.ins * weights.element_size()
-    stages = max(2, min(strip.stages, _shared_bytes(inputs.device, strip.shared) // room))
+    shared = min(strip.shared, max(_SHARED_BYTES, gpu_traits.shared_bytes(inputs.device) - 1024))
+    stages = max(2, min(strip.stages, shared // room))
     # Programs that run at once share a strip of weights.
     _product[(triton.cdiv(rows, block_rows), strip.parts, triton.cdiv(outs, strip.outs))](
         inputs, weights, inputs if bias is None else bias, result, rows,
@@ -110,10 +113,3 @@ def product(
         precision="ieee" if inputs.dtype == torch.float32 else "tf32",
         num_warps=strip.warps, num_stages=stages,
     )  # fmt: skip
-
-
-def _shared_bytes(device: torch.device, wanted: int) -> int:
-    if wanted <= _SHARED_BYTES or not torch.cuda.is_available():
-        return wanted
-    properties = torch.cuda.get_device_properties(device if device.type == "cuda" else None)
-    return min(wanted, getattr(properties, "shared_memory_per_block_optin", _SHARED_BYTES) - 1024)

@@ -12,10 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from inference.runtime.flow_pages import PAIR, TAIL
+from inference.runtime.gpu_traits import kernels_overlap
 from inference.runtime.paged_layout import BLOCK_FIELDS, NO_PAGE, DeviceRow
 from inference.runtime.paged_memory import PageMemory
 from inference.runtime.velocity_kernels import let_next_start, wait_for_last
-from inference.runtime.velocity_ops import kernels_overlap
 
 _LOG2_E = math.log2(math.e)
 _BLOCK_FIELDS = tl.constexpr(BLOCK_FIELDS)

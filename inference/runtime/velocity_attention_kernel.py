@@ -5,15 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from inference.runtime.velocity_kernels import let_next_start, wait_for_last
+from inference.runtime.velocity_kernels import block_of, let_next_start, wait_for_last
 
 
 @triton.jit
 def _score_and_mix(  # type: ignore[no-untyped-def]
     query, tiles, keys, key, end, head, scale, best, total, mixed,
-    stride: tl.constexpr, inner: tl.constexpr, key_block: tl.constexpr, size: tl.constexpr, masked: tl.constexpr,
+    stride: tl.constexpr, inner: tl.constexpr, key_block: tl.constexpr, size: tl.constexpr,
+    engine: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys from row `key` on, with a running softmax. `tiles`: descriptor of blocks (key_block, size)."""
+    """One tile of keys from row `key` on, with a running softmax. `tiles`: all rows, in blocks of (key_block, size)."""
     if masked:  # rows behind the end are another item's, which may not even be finite
         place = tl.arange(0, key_block)
         dims = tl.arange(0, size)
@@ -22,8 +23,9 @@ def _score_and_mix(  # type: ignore[no-untyped-def]
         matrix = tl.load(at + place[None, :] * stride + dims[:, None], mask=there[None, :], other=0.0)
         value = tl.load(at + inner + place[:, None] * stride + dims[None, :], mask=there[:, None], other=0.0)
     else:
-        matrix = tiles.load([key, inner + head * size]).T
-        value = tiles.load([key, 2 * inner + head * size])
+        column = inner + head * size
+        matrix = block_of(tiles, key, column, stride, end, 3 * inner, engine, key_block, size, True).T
+        value = block_of(tiles, key, inner + column, stride, end, 3 * inner, engine, key_block, size, True)
     score = tl.dot(query, matrix)
     if masked:
         score = tl.where(there[None, :], score, float("-inf"))
@@ -39,7 +41,7 @@ def _score_and_mix(  # type: ignore[no-untyped-def]
 def _attend(  # type: ignore[no-untyped-def]
     qkv, tiles, output, first, last, start, count, head, scale,
     stride: tl.constexpr, output_stride: tl.constexpr, inner: tl.constexpr, size: tl.constexpr,
-    query_block: tl.constexpr, key_block: tl.constexpr,
+    query_block: tl.constexpr, key_block: tl.constexpr, engine: tl.constexpr,
 ):  # fmt: skip
     """Queries first…last, at most `query_block` of them, of one head against `count` ≥ 1 keys from row `start` on."""
     row = first + tl.arange(0, query_block)
@@ -69,6 +71,7 @@ def _attend(  # type: ignore[no-untyped-def]
             inner,
             key_block,
             size,
+            engine,
             False,
         )
     if whole < end:
@@ -87,6 +90,7 @@ def _attend(  # type: ignore[no-untyped-def]
             inner,
             key_block,
             size,
+            engine,
             True,
         )
     result = (mixed / total[:, None]).to(output.dtype.element_ty)
@@ -97,7 +101,7 @@ def _attend(  # type: ignore[no-untyped-def]
 def attend_blocks_kernel(  # type: ignore[no-untyped-def]
     qkv, tiles, output, bounds, starts, counts, scale,
     stride: tl.constexpr, output_stride: tl.constexpr, inner: tl.constexpr, size: tl.constexpr,
-    queries: tl.constexpr, key_block: tl.constexpr, dependent: tl.constexpr,
+    queries: tl.constexpr, key_block: tl.constexpr, engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
     """Up to `queries` rows of one block, and one head. `tiles`: qkv in blocks of (key_block, size)."""
     let_next_start(dependent)
@@ -109,10 +113,10 @@ def attend_blocks_kernel(  # type: ignore[no-untyped-def]
         if (queries > 64) & (last - first <= 64):
             _attend(
                 qkv, tiles, output, first, last, start, count, head, scale,
-                stride, output_stride, inner, size, 64, key_block,
+                stride, output_stride, inner, size, 64, key_block, engine,
             )  # fmt: skip
         else:
             _attend(
                 qkv, tiles, output, first, last, start, count, head, scale,
-                stride, output_stride, inner, size, queries, key_block,
+                stride, output_stride, inner, size, queries, key_block, engine,
             )  # fmt: skip

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from inference.models.flow import FlowModel
+from inference.runtime import gpu_traits
 from inference.runtime.frame_pack import FramePack, PackedMel
 from inference.runtime.packed_attention import PackedAttention
 from inference.runtime.packed_state import PackedStep, SolverBuffers
 from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.precision import relative_error
-from inference.runtime.velocity_tiles import PLANS, Plan
+from inference.runtime.velocity_tiles import Plan, plans_for
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def choose_step(
 
         build(kernel_variants(flow), device=weight.device, what="kernels of the flow model")
         reference = PackedVelocity(flow.decoder.estimator, flow.cfg, attention)
-        for plan in PLANS:
+        for plan in plans_for(gpu_traits.shared_bytes(weight.device)):
             error = step_error(kernels(plan), reference, flow)
             if not error <= _BOUNDS[weight.dtype]:  # NaN counts as broken
                 logger.warning(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from inference.runtime.velocity_kernels import layer_norm, let_next_start, mish, wait_for_last
+from inference.runtime.velocity_kernels import block_of, layer_norm, let_next_start, mish, wait_for_last
 
 
 @triton.jit(
@@ -17,7 +17,7 @@ def causal_conv_kernel(  # type: ignore[no-untyped-def]
     rows, inputs, side_inputs, x_stride, tail_stride, side_stride, output_stride, shift_stride, shift_offset, eps,
     channels: tl.constexpr, padded: tl.constexpr,
     has_tails: tl.constexpr, normed: tl.constexpr, shifted: tl.constexpr, has_side: tl.constexpr,
-    row_block: tl.constexpr, depth: tl.constexpr, dependent: tl.constexpr,
+    row_block: tl.constexpr, depth: tl.constexpr, engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
     """Three products over a frame and the two before it, which `past` (rows, 2) finds: in x, from -2 down in `tails`,
     or nowhere (-1). Then LayerNorm and Mish; then the time's shift, or the shortcut's product of `side`.
@@ -44,7 +44,10 @@ def causal_conv_kernel(  # type: ignore[no-untyped-def]
         if has_tails:
             kept = (-2 - found).to(tl.int64)[:, None]
             part += tl.load(tails + kept * tail_stride + channel[None, :], mask=kept >= 0, other=0.0)
-        total = tl.dot(part, weight.load([0, k]).T, total)
+        matrix = block_of(
+            weight, 0, k, 3 * inputs, channels, 3 * inputs, engine, padded, depth, channels == padded
+        )
+        total = tl.dot(part, matrix.T, total)
     total += tl.load(bias + columns, mask=real, other=0.0).to(tl.float32)[None, :]
     at = row.to(tl.int64)[:, None]
     if normed:
@@ -55,7 +58,19 @@ def causal_conv_kernel(  # type: ignore[no-untyped-def]
     if has_side:
         for k in tl.range(0, side_inputs, depth):
             part = tl.load(side + at * side_stride + (k + steps)[None, :], mask=there[:, None], other=0.0)
-            total = tl.dot(part, side_weight.load([0, k]).T, total)
+            matrix = block_of(
+                side_weight,
+                0,
+                k,
+                side_inputs,
+                channels,
+                side_inputs,
+                engine,
+                padded,
+                depth,
+                channels == padded,
+            )
+            total = tl.dot(part, matrix.T, total)
         total += tl.load(side_bias + columns, mask=real, other=0.0).to(tl.float32)[None, :]
     tl.store(
         output + at * output_stride + columns[None, :],
@@ -69,7 +84,7 @@ def guided_step_kernel(  # type: ignore[no-untyped-def]
     hidden, weight, bias, x, inputs, sizes, step, frames, group, rate, hidden_stride,
     x_stride: tl.constexpr, input_stride: tl.constexpr,
     channels: tl.constexpr, bins: tl.constexpr, padded: tl.constexpr,
-    row_block: tl.constexpr, depth: tl.constexpr, dependent: tl.constexpr,
+    row_block: tl.constexpr, depth: tl.constexpr, engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
     """The last projection of both guidance halves, their combination and the Euler update; the new state also goes
     into the network's inputs, rounded. Frame r is row (r // group) · 2 · group + r % group and `group` rows on.
@@ -87,7 +102,7 @@ def guided_step_kernel(  # type: ignore[no-untyped-def]
     guided = tl.zeros([row_block, padded], tl.float32)
     free = tl.zeros([row_block, padded], tl.float32)
     for k in tl.range(0, channels, depth):
-        matrix = weight.load([0, k]).T
+        matrix = block_of(weight, 0, k, channels, bins, channels, engine, padded, depth, bins == padded).T
         at = hidden + (k + steps)[None, :]
         one = tl.load(at + guided_row[:, None] * hidden_stride, mask=there[:, None], other=0.0)
         other = tl.load(at + free_row[:, None] * hidden_stride, mask=there[:, None], other=0.0)

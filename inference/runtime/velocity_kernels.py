@@ -4,9 +4,10 @@ All tensors are (rows, channels) with channels side by side; a row stride lets a
 row is computed from itself alone, in the same order of additions whatever the number of rows: norms and sums in
 float32, products of half-precision numbers summed in float32.
 
-Weights come as tensor descriptors, whose blocks the copy engine moves without registers or addresses. `dependent`: the
-kernel may start while the one before it still runs (programmatic dependent launch), and waits before it reads or
-writes anything but weights.
+Matrices are read in blocks (`block_of`): with `engine` from tensor descriptors, which the copy engine moves without
+registers or addresses, else from pointers, where weights have no gaps between rows. (Without an engine Triton would
+read a descriptor value by value.) `dependent`: the kernel may start while the one before it still runs (programmatic
+dependent launch), and waits before it reads or writes anything but weights.
 """
 
 from __future__ import annotations
@@ -28,6 +29,23 @@ def wait_for_last(dependent: tl.constexpr):  # type: ignore[no-untyped-def]
     """Until all kernels before this one are done and seen."""
     if dependent:
         gdc_wait()
+
+
+@triton.jit
+def block_of(  # type: ignore[no-untyped-def]
+    matrix, row, column, stride, height, width,
+    engine: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, whole: tl.constexpr,
+):  # fmt: skip
+    """(rows, columns) of a matrix (height, width) from there on; zero beyond its ends, which `whole` has none of."""
+    if engine:
+        return matrix.load([row, column])
+    else:
+        at, along = row + tl.arange(0, rows)[:, None], column + tl.arange(0, columns)[None, :]
+        place = matrix + at.to(tl.int64) * stride + along
+        if whole:
+            return tl.load(place)
+        else:
+            return tl.load(place, mask=(at < height) & (along < width), other=0.0)
 
 
 @triton.jit
@@ -90,7 +108,7 @@ def norm_linear_kernel(  # type: ignore[no-untyped-def]
     x_stride: tl.constexpr, output_stride: tl.constexpr, whole: tl.constexpr,
     channels: tl.constexpr, padded: tl.constexpr, outputs: tl.constexpr, activate: tl.constexpr,
     has_bias: tl.constexpr, row_block: tl.constexpr, column_block: tl.constexpr, tiles: tl.constexpr,
-    dependent: tl.constexpr,
+    engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm, product, bias, GELU. A program keeps its rows' norm and makes `tiles` tiles of columns from it.
 
@@ -105,8 +123,9 @@ def norm_linear_kernel(  # type: ignore[no-untyped-def]
     dims, columns = tl.arange(0, padded), tl.arange(0, column_block)
     known = inside & (dims[None, :] < channels)
     first = tl.program_id(1) * (tiles * column_block)
+    even: tl.constexpr = (outputs % (tiles * column_block) == 0) & (channels == padded)
     if tiles == 1:
-        matrix = weight.load([first, 0])
+        matrix = block_of(weight, first, 0, channels, outputs, channels, engine, column_block, padded, even)
         wait_for_last(dependent)
         tile = tl.load(x + at * x_stride + dims[None, :], mask=known, other=0.0)
         normed = layer_norm(tile.to(tl.float32), norm_weight, norm_bias, eps, channels, padded).to(tile.dtype)
@@ -119,7 +138,10 @@ def norm_linear_kernel(  # type: ignore[no-untyped-def]
         tile = tl.load(x + at * x_stride + dims[None, :], mask=known, other=0.0)
         normed = layer_norm(tile.to(tl.float32), norm_weight, norm_bias, eps, channels, padded).to(tile.dtype)
         for column in tl.range(first, first + tiles * column_block, column_block):
-            product = tl.dot(normed, weight.load([column, 0]).T)
+            matrix = block_of(
+                weight, column, 0, channels, outputs, channels, engine, column_block, padded, even
+            )
+            product = tl.dot(normed, matrix.T)
             _finish(
                 product,
                 bias,
@@ -136,11 +158,12 @@ def norm_linear_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_residual_kernel(  # type: ignore[no-untyped-def]
-    a, weight, bias, residual, output, rows, inputs, residual_stride, output_stride,
+    a, weight, bias, residual, output, rows, inputs, a_stride, residual_stride, output_stride,
     whole: tl.constexpr, outputs: tl.constexpr,
-    row_block: tl.constexpr, column_block: tl.constexpr, depth: tl.constexpr, dependent: tl.constexpr,
+    row_block: tl.constexpr, column_block: tl.constexpr, depth: tl.constexpr,
+    engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
-    """residual + a @ weightᵀ + bias. `a` and `weight` are descriptors of (row_block, depth), (column_block, depth);
+    """residual + a @ weightᵀ + bias. `a` and `weight` come in blocks of (row_block, depth), (column_block, depth);
     `inputs` is a multiple of `depth`."""
     let_next_start(dependent)
     first_row, first = tl.program_id(0) * row_block, tl.program_id(1) * column_block
@@ -152,7 +175,20 @@ def linear_residual_kernel(  # type: ignore[no-untyped-def]
     wait_for_last(dependent)
     total = tl.zeros([row_block, column_block], tl.float32)
     for k in tl.range(0, inputs, depth):
-        total = tl.dot(a.load([first_row, k]), weight.load([first, k]).T, total)
+        part = block_of(a, first_row, k, a_stride, rows, inputs, engine, row_block, depth, whole)
+        matrix = block_of(
+            weight,
+            first,
+            k,
+            inputs,
+            outputs,
+            inputs,
+            engine,
+            column_block,
+            depth,
+            outputs % column_block == 0,
+        )
+        total = tl.dot(part, matrix.T, total)
     total += tl.load(bias + column, mask=column < outputs, other=0.0).to(tl.float32)[None, :]
     kept = inside & real
     total += tl.load(residual + at * residual_stride + column[None, :], mask=kept, other=0.0).to(tl.float32)
@@ -163,7 +199,7 @@ def linear_residual_kernel(  # type: ignore[no-untyped-def]
 def feed_forward_kernel(  # type: ignore[no-untyped-def]
     x, norm_weight, norm_bias, up, up_bias, down, down_bias, rows, eps,
     x_stride: tl.constexpr, whole: tl.constexpr, channels: tl.constexpr, hidden: tl.constexpr,
-    row_block: tl.constexpr, width: tl.constexpr, dependent: tl.constexpr,
+    row_block: tl.constexpr, width: tl.constexpr, engine: tl.constexpr, dependent: tl.constexpr,
 ):  # fmt: skip
     """x + down(GELU(up(LayerNorm(x)))), in place; of the hidden values `width` exist at a time.
 
@@ -181,9 +217,11 @@ def feed_forward_kernel(  # type: ignore[no-untyped-def]
     normed = layer_norm(values, norm_weight, norm_bias, eps, channels, channels).to(kind)
     total = tl.zeros([row_block, channels], tl.float32)
     for unit in tl.range(0, hidden, width):
-        inner = tl.dot(normed, up.load([unit, 0]).T)
+        first = block_of(up, unit, 0, channels, hidden, channels, engine, width, channels, True)
+        inner = tl.dot(normed, first.T)
         inner += tl.load(up_bias + unit + units).to(tl.float32)[None, :]
-        total = tl.dot(gelu(inner).to(kind), down.load([0, unit]).T, total)
+        second = block_of(down, 0, unit, hidden, channels, hidden, engine, channels, width, True)
+        total = tl.dot(gelu(inner).to(kind), second.T, total)
     tl.debug_barrier()  # else the compiler keeps what it read above, in registers
     total += tl.load(down_bias + dims).to(tl.float32)[None, :]
     total += tl.load(place, mask=inside, other=0.0).to(tl.float32)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from inference.runtime import velocity_ops as ops
 from inference.runtime.packed_state import SolverBuffers
-from inference.runtime.velocity_tiles import Plan, plan_for
+from inference.runtime.velocity_tiles import Plan
 from inference.runtime.velocity_weights import NetworkWeights, Stage
 
 
@@ -53,7 +53,7 @@ class KernelStep:
     @torch.no_grad()
     def advance(self, buffers: SolverBuffers) -> None:
         """See `PackedStep`."""
-        plan = self._plan or plan_for(2 * buffers.rows)
+        plan = self._plan or ops.plan_of(2 * buffers.rows, buffers.x.device)
         past, source = buffers.past.flatten(0, 1), buffers.inputs.flatten(0, 1)
         space = _Space(source, len(source), self._channels, self._inner)
         stages = self.weights.stages

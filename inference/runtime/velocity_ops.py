@@ -8,7 +8,6 @@ captured.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from inference.runtime import gpu_traits
 from inference.runtime.frame_pack import QUERY_BLOCK, Blocks
 from inference.runtime.velocity_attention_kernel import attend_blocks_kernel
 from inference.runtime.velocity_conv_kernels import causal_conv_kernel, guided_step_kernel
@@ -34,14 +34,21 @@ class Shift(NamedTuple):
     stage: int
 
 
-@lru_cache(maxsize=8)
-def kernels_overlap(device: torch.device) -> bool:
-    """Whether a kernel may start before the one before it has ended (Hopper and later)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _blocks(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+def _blocks(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | Tensor:
+    """A matrix to be read in blocks: a descriptor for the copy engine where there is one, else the matrix itself."""
+    if not gpu_traits.has_copy_engine(matrix.device):
+        return matrix
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
+
+
+def _traits(device: torch.device) -> tuple[bool, bool]:
+    """The kernels' `engine` and `dependent`."""
+    return gpu_traits.has_copy_engine(device), gpu_traits.kernels_overlap(device)
+
+
+def plan_of(rows: int, device: torch.device) -> Plan:
+    """The tiles for so many rows, both guidance halves counted, on this device."""
+    return plan_for(rows, gpu_traits.shared_bytes(device))
 
 
 def norm_linear(
@@ -56,14 +63,14 @@ def norm_linear(
     """output = LayerNorm(x) @ Wᵀ + b, and its exact GELU if wanted."""
     rows, channels = x.shape
     outputs = linear.weight.shape[0]
-    tiles = tiles or plan_for(rows).qkv
+    tiles = tiles or plan_of(rows, x.device).qkv
     count = min(tiles.tiles, triton.cdiv(outputs, tiles.columns))
     grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns * count))
-    padded, dependent = triton.next_power_of_2(channels), kernels_overlap(x.device)
+    padded, (engine, dependent) = triton.next_power_of_2(channels), _traits(x.device)
     norm_linear_kernel[grid](
         x, norm.weight, norm.bias, _blocks(linear.weight, tiles.columns, padded), linear.bias, output, rows, EPS,
         x.stride(0), output.stride(0), rows % tiles.rows == 0, channels, padded, outputs, gelu,
-        linear.bias is not None, tiles.rows, tiles.columns, count, dependent,
+        linear.bias is not None, tiles.rows, tiles.columns, count, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip
 
@@ -74,13 +81,13 @@ def linear_residual(
     """output = residual + a @ Wᵀ + b; output may be residual."""
     rows, inputs = a.shape
     outputs = linear.weight.shape[0]
-    tiles = tiles or plan_for(rows).out
+    tiles = tiles or plan_of(rows, a.device).out
     grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns))
-    depth, dependent = math.gcd(tiles.depth, inputs), kernels_overlap(a.device)
+    depth, (engine, dependent) = math.gcd(tiles.depth, inputs), _traits(a.device)
     linear_residual_kernel[grid](
         _blocks(a, tiles.rows, depth), _blocks(linear.weight, tiles.columns, depth), linear.bias, residual, output,
-        rows, inputs, residual.stride(0), output.stride(0), rows % tiles.rows == 0, outputs,
-        tiles.rows, tiles.columns, depth, dependent,
+        rows, inputs, a.stride(0), residual.stride(0), output.stride(0), rows % tiles.rows == 0, outputs,
+        tiles.rows, tiles.columns, depth, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip
 
@@ -93,10 +100,10 @@ def feed_forward(x: Tensor, weights: TransformerWeights, tiles: FeedForwardTiles
         _blocks(weights.up.weight, tiles.width, channels),
         _blocks(weights.down.weight, channels, tiles.width),
     )
-    dependent = kernels_overlap(x.device)
+    engine, dependent = _traits(x.device)
     feed_forward_kernel[(triton.cdiv(rows, tiles.rows),)](
         x, weights.norm3.weight, weights.norm3.bias, up, weights.up.bias, down, weights.down.bias, rows, EPS,
-        x.stride(0), rows % tiles.rows == 0, channels, hidden, tiles.rows, tiles.width, dependent,
+        x.stride(0), rows % tiles.rows == 0, channels, hidden, tiles.rows, tiles.width, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip
 
@@ -108,7 +115,7 @@ def after_attention(
 
     `hidden` (rows, 4 C) is written to when the plan takes the parts one by one.
     """
-    plan = plan or plan_for(len(x))
+    plan = plan or plan_of(len(x), x.device)
     linear_residual(mixed, weights.out, x, x, tiles=plan.out)
     if plan.feed_forward is not None:
         feed_forward(x, weights, plan.feed_forward)
@@ -137,18 +144,19 @@ def causal_conv(
     conv, norm = (weights.conv, weights.norm) if isinstance(weights, BlockWeights) else (weights, weights)
     rows, inputs = x.shape
     channels = conv.weight.shape[0]
-    tiles = tiles or plan_for(rows).conv
+    tiles = tiles or plan_of(rows, x.device).conv
     side, side_linear = shortcut or (x, conv)
     table, step, stage = shift or (x, past, 0)
     tail_rows = x if tails is None else tails
-    padded, dependent = triton.next_power_of_2(channels), kernels_overlap(x.device)
+    padded, (engine, dependent) = triton.next_power_of_2(channels), _traits(x.device)
     depth = math.gcd(tiles.depth, inputs, side.shape[1])
     causal_conv_kernel[(triton.cdiv(rows, tiles.rows),)](
         x, tail_rows, past, _blocks(conv.weight, padded, depth), conv.bias, norm.weight, norm.bias, table, step,
         side, _blocks(side_linear.weight, padded, depth), side_linear.bias, output,
         rows, inputs, side.shape[1], x.stride(0), tail_rows.stride(0), side.stride(0), output.stride(0),
         table.stride(0), stage * channels, EPS, channels, padded,
-        tails is not None, block, shift is not None, shortcut is not None, tiles.rows, depth, dependent,
+        tails is not None, block, shift is not None, shortcut is not None, tiles.rows, depth, engine,
+        dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip
 
@@ -189,13 +197,13 @@ def guided_step(
     Frame r's guided row is (r // group) · 2 · group + r % group, its free row `group` rows on.
     """
     frames, bins = x.shape
-    tiles = tiles or plan_for(2 * frames).final
-    padded, dependent = triton.next_power_of_2(bins), kernels_overlap(x.device)
+    tiles = tiles or plan_of(2 * frames, x.device).final
+    padded, (engine, dependent) = triton.next_power_of_2(bins), _traits(x.device)
     depth = math.gcd(tiles.depth, hidden.shape[1])
     guided_step_kernel[(triton.cdiv(frames, tiles.rows),)](
         hidden, _blocks(linear.weight, padded, depth), linear.bias, x, inputs, sizes, step, frames, group, rate,
         hidden.stride(0), x.stride(0), inputs.stride(0), hidden.shape[1], bins, padded,
-        tiles.rows, depth, dependent,
+        tiles.rows, depth, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip
 
@@ -204,12 +212,12 @@ def attend_blocks(
     qkv: Tensor, output: Tensor, blocks: Blocks, heads: int, *, plan: Plan | None = None
 ) -> None:
     """qkv (rows, 3 · inner) → output (rows, inner): each block's queries against its keys."""
-    tiles = (plan or plan_for(len(qkv))).attention
+    tiles = (plan or plan_of(len(qkv), qkv.device)).attention
     inner = output.shape[1]
-    size, dependent = inner // heads, kernels_overlap(qkv.device)
+    size, (engine, dependent) = inner // heads, _traits(qkv.device)
     attend_blocks_kernel[(heads, len(blocks.key_counts), QUERY_BLOCK // tiles.queries)](
         qkv, _blocks(qkv, tiles.keys, size), output, blocks.bounds, blocks.key_starts, blocks.key_counts,
         math.log2(math.e) / math.sqrt(size), qkv.stride(0), output.stride(0), inner, size,
-        tiles.queries, tiles.keys, dependent,
+        tiles.queries, tiles.keys, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
     )  # fmt: skip

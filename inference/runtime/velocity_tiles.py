@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Up to here the number of programs counts, above it what each gets done. Both guidance halves are counted.
 FEW_ROWS = 1024
@@ -85,11 +85,34 @@ MANY = Plan(
     attention=AttentionTiles(128, 64, 8, 3),
     feed_forward=FeedForwardTiles(128, 64, 8, 2),
 )
-PLANS = (FEW, SOME, MANY)
+LARGE_CARD = (FEW, SOME, MANY)
+
+# Cards with 99 KiB of shared memory a program (RTX 30 to 50, A10, L4, L40S): what fits there twice or once, as the
+# compiler says (`tests/runtime/test_kernels_fit.py`); nobody has measured them on such a card.
+_SMALL_FEW = replace(FEW, qkv=LinearTiles(64, 64, 8, 1), up=LinearTiles(32, 64, 4, 1))
+_SMALL_SOME = replace(SOME, qkv=LinearTiles(64, 64, 8, 1), up=LinearTiles(64, 64, 8, 1))
+_SMALL_MANY = Plan(
+    qkv=LinearTiles(64, 64, 4, 2, tiles=24),
+    up=LinearTiles(64, 64, 4, 2, tiles=16),
+    out=LinearTiles(128, 128, 8, 3, depth=32),
+    down=LinearTiles(128, 128, 8, 3, depth=32),
+    conv=LinearTiles(64, 256, 8, 3, depth=32),
+    final=LinearTiles(32, 128, 4, 3),
+    attention=AttentionTiles(128, 64, 8, 2),
+    feed_forward=FeedForwardTiles(64, 32, 4, 2),
+)
+SMALL_CARD = (_SMALL_FEW, _SMALL_SOME, _SMALL_MANY)
+_LARGE_BYTES = 160 * 1024
 
 
-def plan_for(rows: int) -> Plan:
+def plans_for(shared: int) -> tuple[Plan, Plan, Plan]:
+    """For few, some and many rows. `shared`: bytes of shared memory that a program may take."""
+    return LARGE_CARD if shared >= _LARGE_BYTES else SMALL_CARD
+
+
+def plan_for(rows: int, shared: int) -> Plan:
     """The plan for so many rows, both guidance halves counted."""
+    few, some, many = plans_for(shared)
     if rows <= FEW_ROWS:
-        return FEW
-    return SOME if rows <= SOME_ROWS else MANY
+        return few
+    return some if rows <= SOME_ROWS else many

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from inference.models.flow import FlowModel
+from inference.runtime import gpu_traits
 from inference.runtime import velocity_ops as ops
 from inference.runtime.frame_pack import SMALLEST_BUCKET, block_count
 from inference.runtime.kernel_build import Variant, recorded
@@ -13,7 +14,7 @@ from inference.runtime.packed_state import SolverBuffers
 from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.velocity_choice import fits
 from inference.runtime.velocity_network import KernelStep
-from inference.runtime.velocity_tiles import PLANS, Plan
+from inference.runtime.velocity_tiles import Plan, plans_for
 from inference.settings import LaneSettings
 
 
@@ -32,7 +33,7 @@ def kernel_variants(flow: FlowModel, lanes: LaneSettings | None = None) -> list[
     buffers = SolverBuffers.make(SMALLEST_BUCKET, blocks, flow.cfg.mel_bins, weight.dtype, weight.device)
 
     def work() -> None:
-        for plan in PLANS:
+        for plan in plans_for(gpu_traits.shared_bytes(weight.device)):
             KernelStep(plain.weights, plain.heads, plain.shifts, plain.sizes, plain.rate, plan).advance(
                 buffers
             )

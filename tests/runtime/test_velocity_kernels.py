@@ -12,13 +12,15 @@ from torch import Tensor
 
 from inference.models.config import EstimatorConfig, FlowConfig, FlowEncoderConfig
 from inference.models.flow import FlowModel
+from inference.runtime import gpu_traits
 from inference.runtime.frame_pack import FramePack, PackedMel, device_layout
 from inference.runtime.packed_attention import block_by_block
 from inference.runtime.packed_velocity import PackedVelocity
 from inference.runtime.velocity_choice import step_error
 from inference.runtime.velocity_tiles import (
     FEW,
-    PLANS,
+    LARGE_CARD,
+    SMALL_CARD,
     AttentionTiles,
     FeedForwardTiles,
     LinearTiles,
@@ -37,6 +39,13 @@ TILES = LinearTiles(32, 64, 4, 2)
 @pytest.fixture(scope="module")
 def place() -> torch.device:
     return need_triton()
+
+
+@pytest.fixture(params=[False, True], ids=["pointers", "descriptors"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """How matrices are read on cards before Hopper, and from there on."""
+    monkeypatch.setattr(gpu_traits, "has_copy_engine", lambda device: request.param)
+    return bool(request.param)
 
 
 class _Values:
@@ -256,6 +265,6 @@ def test_every_plan_on_cuda(cuda: torch.device, dtype: torch.dtype) -> None:
     flow = FlowModel(FlowConfig()).eval().to(cuda, dtype)
     attention = choose_attention(cuda, dtype, 64)
     plain = PackedVelocity(flow.decoder.estimator, flow.cfg, attention)
-    for plan in PLANS:
+    for plan in (*LARGE_CARD, *SMALL_CARD):
         step = KernelStep(plain.weights, plain.heads, plain.shifts, plain.sizes, plain.rate, plan)
         assert step_error(step, plain, flow) <= (5e-3 if dtype == torch.float16 else 4e-2)
