@@ -4,7 +4,8 @@
 processes compile them for this GPU. What they make lies in Triton's cache on disk, where the first launch finds it;
 marks beside it say which variants are there, so that a later start does not look again.
 
-A child is `python -m inference.runtime.kernel_build` with its share, pickled, as input. It makes no CUDA context.
+A child is `python -m inference.runtime.kernel_build` with its share, pickled, as input; its last word says how many of
+it failed, and why the first one did. It makes no CUDA context.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
+from inference.devices import cpu_count, free_memory
 from inference.runtime.kernel_variant import Blocks, Pointer, Variant, recorded, stand_in, variant
 
 __all__ = ["Blocks", "Pointer", "Variant", "build", "compile_here", "recorded", "set_target", "variant"]
@@ -31,7 +35,10 @@ __all__ = ["Blocks", "Pointer", "Variant", "build", "compile_here", "recorded", 
 logger = logging.getLogger(__name__)
 
 MOST_PROCESSES = 12
+_CHILD_BYTES = 700 * 2**20  # what a child takes with a CUDA build of torch
 _LIMIT = 150.0  # seconds; what is not compiled by then is compiled when it is needed
+_LONGEST = 300  # characters of a reason
+_LAST_WORD = "kernel_build:"  # begins the line of a child's output that is its report
 
 
 def build(
@@ -67,17 +74,18 @@ def _build_missing(
         if not missing:
             return 0
         started = time.perf_counter()
-        count = max(1, min(MOST_PROCESSES, os.cpu_count() or 1, len(missing)))
+        count = _process_count(len(missing))
         progress(f"compiling {len(missing)} {what} in {count} processes (the first start only)")
         shares = [missing[part::count] for part in range(count)]
-        failed = 0
-        for share, bad in zip(shares, _compile(shares, capability)):
-            failed += bad
-            for one in () if bad else share:
+        outcomes = _compile(shares, capability, folder)
+        for share, outcome in zip(shares, outcomes):
+            for one in () if outcome.failed else share:
                 marks[one.key].touch()
     progress(f"compiled {len(missing)} {what} in {time.perf_counter() - started:.0f} s")
+    failed = sum(outcome.failed for outcome in outcomes)
     if failed:
-        logger.warning("%d of %d %s could not be compiled ahead.", failed, len(missing), what)
+        reason = next(outcome.reason for outcome in outcomes if outcome.failed)
+        logger.warning("%d of %d %s could not be compiled ahead: %s", failed, len(missing), what, reason)
     return len(missing)
 
 
@@ -92,7 +100,30 @@ def _from_tuple(
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    """Triton's own, so that the marks lie beside the kernels and vanish with them."""
+    try:
+        from triton import knobs
+
+        found = knobs.cache.dir
+    except (ImportError, AttributeError):  # Triton before 3.4, or none
+        found = os.environ.get("TRITON_CACHE_DIR")
+    home = Path(os.environ.get("TRITON_HOME") or Path.home())
+    return Path(found or home / ".triton" / "cache").absolute()
+
+
+def _process_count(missing: int) -> int:
+    """As many as there are cores for this process and memory for the children, which load torch each."""
+    room = _available_memory() // _CHILD_BYTES
+    return max(1, min(MOST_PROCESSES, cpu_count(), room, missing))
+
+
+def _available_memory() -> int:
+    """What Linux could free counts too: a model that was just read fills the memory with copies of its files."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return free_memory(torch.device("cpu"))
 
 
 @contextmanager
@@ -120,55 +151,71 @@ def _digest(one: Variant, capability: int) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
-def _compile(shares: Sequence[list[Variant]], capability: int) -> list[int]:
-    """How many variants of each share failed."""
-    command = [sys.executable, "-m", "inference.runtime.kernel_build"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    root = Path(__file__).resolve().parents[2]
-    with _children(command, environment, root, len(shares)) as children:
-        for child, share in zip(children, shares):
-            with suppress(OSError):  # one that died is found below
-                if child.stdin is not None:
-                    child.stdin.write(pickle.dumps((capability, share)))
-                    child.stdin.close()
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a child's share: how many failed, and the first error in a line."""
+
+    failed: int
+    reason: str = ""
+
+
+def _compile(shares: Sequence[list[Variant]], capability: int, folder: Path) -> list[Outcome]:
+    """One child for each share. `folder` (Triton's cache, or one within it) holds what they are told and say."""
+    with _children(shares, capability, folder) as children:
         deadline = time.monotonic() + _LIMIT
-        return [_wait(child, len(share), deadline) for child, share in zip(children, shares)]
+        return [_wait(child, said, len(share), deadline) for (child, said), share in zip(children, shares)]
 
 
-def _wait(child: subprocess.Popen[bytes], count: int, deadline: float) -> int:
-    """A child's exit status is what failed; any other death counts for all."""
+def _wait(child: subprocess.Popen[bytes], said: IO[bytes], count: int, deadline: float) -> Outcome:
+    """A child that ends without a report, or not in time, has failed with all of its share."""
     try:
         status = child.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return count
-    return status if 0 <= status <= count else count
+        return Outcome(count, f"not done after {_LIMIT:.0f} s")
+    said.seek(0)
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    reports = [line.removeprefix(_LAST_WORD).split() for line in lines if line.startswith(_LAST_WORD)]
+    if status == 0 and reports:
+        failed, *reason = reports[-1]
+        return Outcome(int(failed), " ".join(reason)[:_LONGEST])
+    last = lines[-1] if lines else "no word"
+    return Outcome(count, f"a process ended with status {status}: {last[:_LONGEST]}")
 
 
 @contextmanager
 def _children(
-    command: list[str], environment: dict[str, str], folder: Path, count: int
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    children: list[subprocess.Popen[bytes]] = []
-    try:
-        for _ in range(count):
-            children.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                    cwd=folder,
+    shares: Sequence[list[Variant]], capability: int, folder: Path
+) -> Iterator[list[tuple[subprocess.Popen[bytes], IO[bytes]]]]:
+    """Each with the file that it writes to. Files and no pipes: a full pipe would hold up who fills it."""
+    command = [sys.executable, "-m", "inference.runtime.kernel_build"]
+    environment = _environment()
+    root = Path(__file__).resolve().parents[2]
+    children: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+    with ExitStack() as files:
+        try:
+            for share in shares:
+                task = files.enter_context(tempfile.TemporaryFile(dir=folder))
+                said = files.enter_context(tempfile.TemporaryFile(dir=folder))
+                task.write(pickle.dumps((capability, share)))
+                task.seek(0)
+                child = subprocess.Popen(
+                    command, stdin=task, stdout=said, stderr=said, env=environment, cwd=root
                 )
-            )
-        yield children
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+                children.append((child, said))
+            yield children
+        finally:
+            for child, _ in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+
+
+def _environment() -> dict[str, str]:
+    """A child's: this program's modules and cache, no GPU, one thread, and no interpreting."""
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    found |= {"TRITON_CACHE_DIR": str(_cache_folder()), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    found.pop("TRITON_INTERPRET", None)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------ child
@@ -197,27 +244,36 @@ def set_target(capability: int) -> None:
     driver.set_active(_Target(capability))
 
 
-def compile_here(variants: Sequence[Variant], capability: int) -> int:
-    """Compile for a GPU that need not be there; returns how many failed. Replaces Triton's driver in this process."""
+def compile_here(variants: Sequence[Variant], capability: int) -> list[str]:
+    """Compile for a GPU that need not be there; the errors, a line each. Replaces Triton's driver in this process."""
     set_target(capability)
-    failed = 0
+    errors = []
     for one in variants:
         try:
             kernel = getattr(importlib.import_module(one.module), one.name)
             constants = {name: stand_in(value) for name, value in one.constants}
             kernel.warmup(*(stand_in(value) for value in one.arguments), grid=(1,), **constants)
-        except Exception:  # whatever the compiler raises
-            failed += 1
-    return failed
+        except Exception as error:  # whatever the compiler raises
+            errors.append(f"{one.name}: {_line(error)}")
+    return errors
 
 
-def main() -> int:
-    """A child: the share from standard input; the exit status says how many of it failed."""
+def _line(error: BaseException) -> str:
+    """What is at the bottom of an error: the compiler's own ones begin with a listing of the kernel."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = getattr(error, "error_message", None) or str(error)
+    return f"{type(error).__name__}: {text.strip()}".splitlines()[0].rstrip(": ")
+
+
+def main() -> None:
+    """A child: the share from standard input, the report to standard output (see `_wait`)."""
     torch.set_num_threads(1)
     capability, variants = pickle.loads(sys.stdin.buffer.read())
-    return min(200, compile_here(variants, capability))
+    errors = compile_here(variants, capability)
+    print("", _LAST_WORD + f" {len(errors)} {errors[0] if errors else ''}", sep="\n", flush=True)
 
 
 if __name__ == "__main__":
     # Under its real name, because the share was pickled with it.
-    sys.exit(importlib.import_module("inference.runtime.kernel_build").main())
+    importlib.import_module("inference.runtime.kernel_build").main()
