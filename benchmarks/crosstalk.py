@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.machine import worker_devices
 from benchmarks.material import TRANSCRIPT, WORDS, clip
 from inference.pool import WorkerPool
 from inference.settings import PoolSettings
@@ -80,7 +81,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     pool = WorkerPool(
         PoolSettings(
             model_dir=args.model_dir,
-            devices=(args.device,) * args.workers,
+            devices=worker_devices(args.device, args.workers),
             precision=args.precision,
             max_workers=args.workers,
             queue_size=2 * args.requests,

@@ -32,7 +32,7 @@ from benchmarks.forced_length import force_length
 from benchmarks.load import Load, summary
 from benchmarks.machine import resident_mb
 from benchmarks.row import TOKEN_SECONDS, Job, Material, lanes_of
-from benchmarks.watch import Nvml, open_nvml
+from benchmarks.watch import Card, open_card
 from inference.device_memory import choose_allocator
 from inference.protocol import Failed, FromWorker, Ready, Spoken, WorkerSettings
 from inference.settings import LaneSettings
@@ -52,7 +52,7 @@ class Account:
 
     def __init__(self, device: str, sites: bool) -> None:
         self._cuda = device.startswith("cuda")
-        self._nvml: Nvml | None = open_nvml(device)
+        self._nvml: Card | None = open_card(device)
         self._before = self._nvml.memory()[0] if self._nvml else 0
         self._begun = time.perf_counter()
         self._peak = 0

@@ -19,7 +19,7 @@ from benchmarks.forced_length import force_length
 from benchmarks.load import Load, summary
 from benchmarks.machine import describe, worker_devices
 from benchmarks.material import TRANSCRIPT, clip, text_of
-from benchmarks.watch import Watch, left_over, open_nvml
+from benchmarks.watch import Watch, left_over, open_card
 from inference.types import AudioChunk, EngineError, Mode, Reference, SynthesisRequest
 
 FORCED = "COSYVOICE_BENCH_SPEECH_TOKENS"  # for the worker processes, which are started afresh
@@ -146,7 +146,7 @@ def lanes_of(job: Job, users: int) -> Any:
     from inference.model_yaml import read_model_config
     from inference.settings import settings_for
 
-    nvml = open_nvml(job.device)
+    nvml = open_card(job.device)
     free = nvml.memory()[1] if nvml else 4 * 2**30
     lanes = settings_for(
         job.device,
@@ -166,7 +166,7 @@ def measure(job: Job) -> dict[str, Any]:
 
     material = Material(job, TextTokenizer(Path(job.folder) / TOKENIZER_FOLDER).encode)
     devices = worker_devices(job.device, job.workers)
-    before = sum(nvml.memory()[0] for nvml in map(open_nvml, devices) if nvml) / 1e6
+    before = sum(card.memory()[0] for card in map(open_card, devices) if card) / 1e6
     began = time.perf_counter()
     server: OneByOne | Pooled = Pooled(job) if job.pool else OneByOne(job)
     result: dict[str, Any] = {"job": asdict(job), "ready_s": time.perf_counter() - began, "cells": []}

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import worker_devices
 from benchmarks.soak_cases import bad_requests, good_requests
-from benchmarks.watch import Tree, left_over, open_nvml, process_tree
+from benchmarks.watch import Tree, left_over, open_card, process_tree
 from inference.devices import available_devices
 from inference.pool import WorkerPool
 from inference.settings import PoolSettings
@@ -97,7 +98,7 @@ def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     pool = WorkerPool(
         PoolSettings(
             model_dir=folder,
-            devices=(args.device,) * args.workers,
+            devices=worker_devices(args.device, args.workers),
             precision=args.precision,
             max_workers=args.workers,
             concurrency=args.users,
@@ -166,7 +167,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, device: str) -> Snapshot:
-        nvml = open_nvml(device)
+        nvml = open_card(device)
         return cls(process_tree(), nvml.memory()[0] / 1e6 if nvml else None)
 
 

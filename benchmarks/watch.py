@@ -2,63 +2,49 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from benchmarks.machine import resident_mb
+from webui.nvml import Nvml, NvmlError
 
 LAG = 0.3  # seconds
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
-class Nvml:
-    """The driver's own counters. Raises OSError where there is no such library or device."""
+class Card:
+    """The driver's own counters of one GPU. Methods raise `NvmlError` for what it does not tell."""
 
     def __init__(self, index: int) -> None:
-        self._library = ctypes.CDLL("libnvidia-ml.so.1")
-        self._handle = ctypes.c_void_p()
-        self._call("nvmlInit_v2")
-        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle))
+        self._nvml = Nvml()
+        self._handle = self._nvml.handle(index)
 
     def busy_percent(self) -> float:
         """Share of the last sample period (1/6 s to 1 s) in which a kernel ran."""
-        found = _Utilization()
-        self._call("nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(found))
-        return float(found.gpu)
+        return 100 * self._nvml.utilisation(self._handle)
 
     def memory(self) -> tuple[int, int]:
         """(used, free) bytes of the whole device, all processes."""
-        found = _Memory()
-        self._call("nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(found))
-        return found.used, found.free
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status != 0:
-            raise OSError(f"{name} failed with status {status}")
+        used, total = self._nvml.memory(self._handle)
+        return used, total - used
 
 
-def open_nvml(device: str) -> Nvml | None:
-    """The counters of "cuda:N", None for other devices and where they cannot be read."""
+def open_card(device: str) -> Card | None:
+    """The counters of "cuda:N" (N as `CUDA_VISIBLE_DEVICES` has it), None for other devices and without a driver."""
     if not device.startswith("cuda"):
         return None
+    number = int(device.partition(":")[2] or 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if number < len(visible) and visible[number].isdigit():
+        number = int(visible[number])
     try:
-        return Nvml(int(device.partition(":")[2] or 0))
-    except OSError:
+        return Card(number)
+    except NvmlError:
         return None
 
 
@@ -141,7 +127,7 @@ class Watch:
         self._resident_mb: list[float] = []
 
     def __enter__(self) -> Watch:
-        self._cards = [nvml for nvml in map(open_nvml, self._devices) if nvml]
+        self._cards = [card for card in map(open_card, self._devices) if card]
         self._stop = threading.Event()
         self._began = time.perf_counter()
         self._cpu = process_tree().cpu_seconds
@@ -161,12 +147,16 @@ class Watch:
         turn = 0
         while not self._stop.wait(self._interval):
             if self._cards:
-                if time.perf_counter() - self._began > LAG:
-                    self._busy.append(sum(card.busy_percent() for card in self._cards) / len(self._cards))
-                self._device_mb.append(sum(card.memory()[0] for card in self._cards) / 1e6)
+                self._look()
             if turn % 10 == 0:  # reading /proc costs more
                 self._resident_mb.append(process_tree().resident_mb)
             turn += 1
+
+    def _look(self) -> None:
+        with suppress(NvmlError):
+            self._device_mb.append(sum(card.memory()[0] for card in self._cards) / 1e6)
+            if time.perf_counter() - self._began > LAG:
+                self._busy.append(sum(card.busy_percent() for card in self._cards) / len(self._cards))
 
     def report(self) -> dict[str, float | None]:
         """`busy`: the device's share of time with work, 0 to 1 (on the CPU: of all cores); memory peaks in MB."""

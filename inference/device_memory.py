@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
+logger = logging.getLogger(__name__)
+
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # Segments that grow and shrink: what is free in one stream's pool lies together, and whole pages of it go back.
-_GROWING = "expandable_segments:True"
+_GROWING, _FIXED = "expandable_segments:True", "expandable_segments:False"
 # cuBLAS takes 32 MiB for each thread and stream on Hopper, 8 elsewhere. Hardly any product here is its own.
 _WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8", "CUBLASLT_WORKSPACE_SIZE": "8192"}
 _FEW_REQUESTS = 8
@@ -21,25 +25,61 @@ _CONTEXT_BYTES = 600 * 2**20  # that the driver takes for itself, kernels and ca
 
 def choose_allocator(
     concurrency: int, low_memory: bool, environment: MutableMapping[str, str] = os.environ
-) -> None:
-    """To be called before CUDA is used. What the user has set stays.
+) -> bool:
+    """To be called before CUDA is used; whether segments are to grow, which `settle_allocator` then has a look at.
 
-    `concurrency`: requests at once, 0 for many.
+    What the user has set stays. `concurrency`: requests at once, 0 for many.
     """
-    if not any(name in environment for name in _ALLOCATOR):
+    growing = not any(name in environment for name in _ALLOCATOR)
+    if growing:
         environment[_ALLOCATOR[0]] = _GROWING
-        _tell_torch()
+        module = sys.modules.get("torch")  # it may have looked at the environment before
+        if module is not None and not module.cuda.is_initialized():
+            _tell_torch(_GROWING)
     if low_memory or 0 < concurrency <= _FEW_REQUESTS:
         for name, value in _WORKSPACES.items():
             environment.setdefault(name, value)
+    return growing
 
 
-def _tell_torch() -> None:
-    """Where torch is there already it may have looked at the environment before."""
-    module = sys.modules.get("torch")
-    tell = getattr(getattr(module, "_C", None), "_accelerator_setAllocatorSettings", None)
-    if tell is not None and module is not None and not module.cuda.is_initialized():
-        tell(_GROWING)
+def settle_allocator(
+    device: str,
+    allocate: Callable[[str], object] | None = None,
+    environment: MutableMapping[str, str] = os.environ,
+) -> None:
+    """First memory of a CUDA device. Segments stay as they are where they cannot grow: some virtual machines' drivers
+    (WSL, vGPU) have no virtual memory to offer, and torch fails only when it asks for some.
+
+    `allocate`: takes a little memory. What is wrong with the device itself shows again where it is used.
+    """
+    from inference.faults import is_out_of_memory
+
+    allocate = allocate or _allocate_little
+    try:
+        allocate(device)
+    except (RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            return
+        environment[_ALLOCATOR[0]] = _FIXED  # for processes that this one starts, too
+        _tell_torch(_FIXED)
+        with suppress(RuntimeError, AssertionError):
+            allocate(device)
+            logger.warning("Memory segments cannot grow on %s (%s); some more is taken.", device, error)
+
+
+def _allocate_little(device: str) -> None:
+    import torch
+
+    torch.empty(1, device=device)
+
+
+def _tell_torch(settings: str) -> None:
+    """The environment's words, to a torch that may have read them."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    tell = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # from torch 2.10 on
+    (tell or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 def limit_memory(device: torch.device, most: int) -> None:

@@ -9,7 +9,10 @@ import torch
 from inference.types import EngineError, SynthesisError
 
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
-_DEVICE_WORDS = ("cuda error", "cudnn_status", "cublas_status", "device-side assert")
+_DEVICE_WORDS = (
+    "cuda error", "cuda driver error", "triton error [cuda]", "cudnn_status", "cublas_status", "device-side assert",
+    "illegal memory access", "unspecified launch failure", "misaligned address",
+)  # fmt: skip
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -135,8 +135,7 @@ class _Worker:
 
         chosen = self._settings
         on_cuda = chosen.device.startswith("cuda")
-        if on_cuda:
-            device_memory.choose_allocator(chosen.concurrency, chosen.low_memory)
+        growing = on_cuda and device_memory.choose_allocator(chosen.concurrency, chosen.low_memory)
         with collector_off():
             import torch
 
@@ -150,6 +149,8 @@ class _Worker:
 
         # On the CPU each piece of work has one thread, so that its bits depend on nothing else and cores are shared by
         # many pieces. Beside a GPU the CPU has the front end alone.
+        if growing:
+            device_memory.settle_allocator(chosen.device)
         each = min(_FRONT_END_CORES, chosen.threads // chosen.front_end_threads) if on_cuda else 1
         torch.set_num_threads(max(1, each))
         words = None if chosen.lexicon is None else read_lexicon(Path(chosen.lexicon))
@@ -162,6 +163,8 @@ class _Worker:
             vocoder_backend=chosen.vocoder_backend,
             flow_backend=chosen.flow_backend,
         )
+        if on_cuda:  # whoever asks for the GPU in use means this one
+            torch.cuda.set_device(models.device)
         if on_cuda and chosen.memory:
             device_memory.limit_memory(models.device, chosen.memory)
         self._tell_progress("loaded the model")
@@ -348,6 +351,22 @@ def _lane_scope(device: Any) -> AbstractContextManager[Any]:
 
 def _last_words(error: BaseException, what: str) -> SynthesisError:
     if isinstance(error, SynthesisError):
+        if error.__cause__ is not None:  # stays behind when the error goes to the parent
+            logger.error("%s: %s", what, error, exc_info=error)
         return error
     logger.error("%s.", what, exc_info=error)
+    if _ran_out_of_memory(error):
+        return EngineError(
+            "too_little_memory",
+            "There is too little free memory to load the model; close what else uses the device, or start with "
+            "--low-memory.",
+        )
     return EngineError("worker_failed", f"{what} ({type(error).__name__}); see the log.")
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    if "torch" not in sys.modules:  # it may be what could not be imported
+        return isinstance(error, MemoryError)
+    from inference.faults import is_out_of_memory
+
+    return is_out_of_memory(error)

@@ -22,7 +22,12 @@ def has_copy_engine(device: torch.device) -> bool:
 
 
 def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "cuda" and capability(device) >= (9, 0)
+
+
+def capability(device: torch.device | None) -> tuple[int, int]:
+    """Of a CUDA device, by default the one in use: (8, 0) is Ampere, (9, 0) Hopper."""
+    return torch.cuda.get_device_capability(device)
 
 
 @lru_cache(maxsize=8)

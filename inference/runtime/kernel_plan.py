@@ -13,7 +13,7 @@ import torch
 from inference.models.flow import FlowModel
 from inference.models.language_model import LanguageModel
 from inference.models.vocoder import Vocoder
-from inference.runtime.gpu_traits import kernels_overlap
+from inference.runtime import gpu_traits
 from inference.runtime.kernel_build import build
 from inference.settings import LaneSettings
 
@@ -61,7 +61,7 @@ def _language_model(model: LanguageModel, lanes: LaneSettings) -> Iterable[Any]:
 
 def _streams(flow: FlowModel) -> Iterable[Any]:
     weight = flow.encoder_proj.weight
-    overlap = kernels_overlap(weight.device)
+    overlap = gpu_traits.kernels_overlap(weight.device)
     found: Iterable[Any] = _module("paged_variants").kernel_variants(flow.cfg, weight.dtype, overlap)
     return found
 

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from inference.runtime.graph_pool import record
+
 logger = logging.getLogger(__name__)
 
 # Only one thread of a process captures at a time: captures of several would see each other's allocations.
@@ -90,7 +92,7 @@ class StepGraphs:
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None, enabled: bool) -> None:
         self.enabled = enabled
-        self._stream = stream
+        self._device, self._stream = device, stream
         self._pool = torch.cuda.graph_pool_handle() if enabled and device.type == "cuda" else None
         self._recordings: dict[str, dict[Shape, Recording]] = {}
         self._choices: dict[tuple[str, Shape, float], Shape | None] = {}  # a search in each step would add up
@@ -111,12 +113,18 @@ class StepGraphs:
         self._recordings[kind][shape].replay()
 
     def capture(self, kind: str, shape: Shape, body: Callable[[], None]) -> bool:
-        """Run `body` once and record it. Whatever fails switches captured steps off, loudly, for good."""
+        """Run `body` once and record it; whether steps are captured at all.
+
+        A shape that there is no memory for runs uncaptured. Whatever else fails switches captured steps off, loudly,
+        for good.
+        """
         if not self.enabled or shape in self._recordings.setdefault(kind, {}):
             return self.enabled
         self._choices.clear()
         try:
             self._recordings[kind][shape] = self._record(body)
+        except torch.OutOfMemoryError as error:
+            logger.warning("There is too little memory to capture a %s step of %s: %s", kind, shape, error)
         except (RuntimeError, NotImplementedError):
             self.enabled = False
             self._recordings.clear()
@@ -129,17 +137,10 @@ class StepGraphs:
         if self._stream is None:
             body()
             return CallRecording(body)
-        graph = torch.cuda.CUDAGraph()
         with CAPTURE_LOCK, torch.cuda.stream(self._stream):
             body()  # loads kernels and makes workspaces, which a capture cannot
             self._stream.synchronize()
-            # Not torch.cuda.graph: that one waits for the whole device and empties every thread's memory cache.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                body()
-            finally:
-                graph.capture_end()
-        return graph
+            return record(body, self._pool, self._device)
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

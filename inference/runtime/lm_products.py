@@ -101,7 +101,7 @@ def product(
     rounds = triton.cdiv(ins, strip.ins * strip.parts)
     # Rounds that are on their way at once: as many as the shared memory holds.
     room = (block_rows + strip.outs * (2 if gated else 1)) * strip.ins * weights.element_size()
-    shared = min(strip.shared, max(_SHARED_BYTES, gpu_traits.shared_bytes(inputs.device) - 1024))
+    shared = min(strip.shared, gpu_traits.shared_bytes(inputs.device) - 1024)
     stages = max(2, min(strip.stages, shared // room))
     # Programs that run at once share a strip of weights.
     _product[(triton.cdiv(rows, block_rows), strip.parts, triton.cdiv(outs, strip.outs))](

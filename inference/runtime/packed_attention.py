@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inference.runtime import gpu_traits
 from inference.runtime.frame_pack import QUERY_BLOCK, Blocks, FramePack, PackedMel, device_layout
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def choose_attention(device: torch.device, dtype: torch.dtype, head_size: int) -
     """The fastest of the above that gives the right values here; a worse one than expected is logged."""
     if device.type != "cuda":
         return block_by_block
-    half = dtype != torch.float32 and torch.cuda.get_device_capability(device) >= (8, 0)
+    half = dtype != torch.float32 and gpu_traits.capability(device) >= (8, 0)
     candidates: list[PackedAttention] = [flash, memory_efficient] if half else [memory_efficient]
     for attention in candidates:
         if _is_sound(attention, device, dtype, head_size):
@@ -78,6 +79,8 @@ def _is_sound(attention: PackedAttention, device: torch.device, dtype: torch.dty
         found = attention(q, k, v, blocks)
         expected = block_by_block(q.float(), k.float(), v.float(), blocks)
         return bool((found - expected).abs().max() < _PROBE_BOUND)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, TypeError) as error:  # not built in, or another signature
         logger.warning("%s cannot be used here: %s", getattr(attention, "__name__", attention), error)
         return False

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inference.runtime import gpu_traits
 from inference.runtime.flow_pages import PAIR, TAIL
-from inference.runtime.gpu_traits import kernels_overlap
 from inference.runtime.paged_layout import BLOCK_FIELDS, NO_PAGE, DeviceRow
 from inference.runtime.paged_memory import PageMemory
 from inference.runtime.velocity_kernels import let_next_start, wait_for_last
@@ -177,7 +177,7 @@ class KernelPages:
     ) -> None:
         self._memory = memory
         self.tiles = tiles
-        self._dependent = kernels_overlap(memory.anchor.device) if dependent is None else dependent
+        self._dependent = gpu_traits.kernels_overlap(memory.anchor.device) if dependent is None else dependent
         self._start = start
 
     def attend(self, qkv: Tensor, layer: int, row: DeviceRow, step: Tensor, output: Tensor) -> None:

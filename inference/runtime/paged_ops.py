@@ -116,8 +116,10 @@ def choose_ops(memory: PageMemory, dtype: torch.dtype) -> PageOps | None:
         if error <= _PROBE_BOUND:  # NaN counts as broken
             return KernelPages(memory)
         logger.warning("The paged kernels are unsound here (error %.3g); streams are recomputed.", error)
-    except Exception as caught:  # no Triton, no compiler, another version
-        logger.warning("The paged kernels cannot be used here; streams are recomputed: %s", caught)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # no Triton, no compiler, another version
+        logger.warning("The paged kernels cannot be used here; streams are recomputed.", exc_info=True)
     return None
 
 

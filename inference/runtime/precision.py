@@ -55,6 +55,8 @@ def choose_device(device: str) -> torch.device:
         if chosen.type not in _DEVICE_TYPES:
             raise RuntimeError(f"no support for {chosen.type}")
         torch.empty(1, device=chosen)
+    except torch.OutOfMemoryError:  # there, but full
+        raise
     except (RuntimeError, AssertionError) as error:
         raise RequestError(
             "unknown_device", f"The device {device!r} cannot be used here; try cpu or auto.", device=device

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from inference.models.velocity import VelocityNetwork
 from inference.models.vocoder import Vocoder
+from inference.runtime import gpu_traits
 from inference.runtime.engine_store import EngineKey, EngineStore, describe
 from inference.runtime.graph_files import default_cache_dir, graph_key
 from inference.runtime.network_graphs import SPECTRUM_INPUTS, VELOCITY_INPUTS, GraphInput
@@ -64,7 +65,7 @@ def gpu_name(device: torch.device) -> str:
     """What an engine is tied to."""
     if device.type != "cuda":
         return device.type
-    major, minor = torch.cuda.get_device_capability(device)
+    major, minor = gpu_traits.capability(device)
     return f"{torch.cuda.get_device_name(device)} {major}.{minor}"
 
 

@@ -41,6 +41,13 @@ def _blocks(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | Tenso
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
 
 
+def _weight(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor | Tensor:
+    """As `_blocks`. Raises `ValueError` for gaps between rows: of weights kernels take the width for the stride."""
+    if not matrix.is_contiguous():
+        raise ValueError(f"a weight {tuple(matrix.shape)} has strides {matrix.stride()}")
+    return _blocks(matrix, rows, columns)
+
+
 def _traits(device: torch.device) -> tuple[bool, bool]:
     """The kernels' `engine` and `dependent`."""
     return gpu_traits.has_copy_engine(device), gpu_traits.kernels_overlap(device)
@@ -68,7 +75,7 @@ def norm_linear(
     grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns * count))
     padded, (engine, dependent) = triton.next_power_of_2(channels), _traits(x.device)
     norm_linear_kernel[grid](
-        x, norm.weight, norm.bias, _blocks(linear.weight, tiles.columns, padded), linear.bias, output, rows, EPS,
+        x, norm.weight, norm.bias, _weight(linear.weight, tiles.columns, padded), linear.bias, output, rows, EPS,
         x.stride(0), output.stride(0), rows % tiles.rows == 0, channels, padded, outputs, gelu,
         linear.bias is not None, tiles.rows, tiles.columns, count, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
@@ -85,7 +92,7 @@ def linear_residual(
     grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns))
     depth, (engine, dependent) = math.gcd(tiles.depth, inputs), _traits(a.device)
     linear_residual_kernel[grid](
-        _blocks(a, tiles.rows, depth), _blocks(linear.weight, tiles.columns, depth), linear.bias, residual, output,
+        _blocks(a, tiles.rows, depth), _weight(linear.weight, tiles.columns, depth), linear.bias, residual, output,
         rows, inputs, a.stride(0), residual.stride(0), output.stride(0), rows % tiles.rows == 0, outputs,
         tiles.rows, tiles.columns, depth, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,
@@ -97,8 +104,8 @@ def feed_forward(x: Tensor, weights: TransformerWeights, tiles: FeedForwardTiles
     rows, channels = x.shape
     hidden = weights.up.weight.shape[0]
     up, down = (
-        _blocks(weights.up.weight, tiles.width, channels),
-        _blocks(weights.down.weight, channels, tiles.width),
+        _weight(weights.up.weight, tiles.width, channels),
+        _weight(weights.down.weight, channels, tiles.width),
     )
     engine, dependent = _traits(x.device)
     feed_forward_kernel[(triton.cdiv(rows, tiles.rows),)](
@@ -151,8 +158,8 @@ def causal_conv(
     padded, (engine, dependent) = triton.next_power_of_2(channels), _traits(x.device)
     depth = math.gcd(tiles.depth, inputs, side.shape[1])
     causal_conv_kernel[(triton.cdiv(rows, tiles.rows),)](
-        x, tail_rows, past, _blocks(conv.weight, padded, depth), conv.bias, norm.weight, norm.bias, table, step,
-        side, _blocks(side_linear.weight, padded, depth), side_linear.bias, output,
+        x, tail_rows, past, _weight(conv.weight, padded, depth), conv.bias, norm.weight, norm.bias, table, step,
+        side, _weight(side_linear.weight, padded, depth), side_linear.bias, output,
         rows, inputs, side.shape[1], x.stride(0), tail_rows.stride(0), side.stride(0), output.stride(0),
         table.stride(0), stage * channels, EPS, channels, padded,
         tails is not None, block, shift is not None, shortcut is not None, tiles.rows, depth, engine,
@@ -201,7 +208,7 @@ def guided_step(
     padded, (engine, dependent) = triton.next_power_of_2(bins), _traits(x.device)
     depth = math.gcd(tiles.depth, hidden.shape[1])
     guided_step_kernel[(triton.cdiv(frames, tiles.rows),)](
-        hidden, _blocks(linear.weight, padded, depth), linear.bias, x, inputs, sizes, step, frames, group, rate,
+        hidden, _weight(linear.weight, padded, depth), linear.bias, x, inputs, sizes, step, frames, group, rate,
         hidden.stride(0), x.stride(0), inputs.stride(0), hidden.shape[1], bins, padded,
         tiles.rows, depth, engine, dependent,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=dependent,

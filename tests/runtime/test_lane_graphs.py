@@ -71,6 +71,19 @@ def test_a_failed_capture_is_said_once_and_steps_go_on_uncaptured(caplog: pytest
     assert graphs.best("decode", Shape(1, 256)) is None
 
 
+def test_a_shape_without_memory_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    graphs = StepGraphs(CPU, None, True)
+    graphs.capture("decode", Shape(1, 256), lambda: None)
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("full")
+
+    assert graphs.capture("decode", Shape(8, 256), fail)
+    assert graphs.best("decode", Shape(1, 256)) == Shape(1, 256)
+    assert graphs.best("decode", Shape(8, 256)) is None
+    assert "too little memory" in caplog.text
+
+
 def test_warm_up_captures_what_serves_everything_first() -> None:
     runner = BucketRunner(random_model(), 6, 1000, 512)
     runner.warm_up(0.0)  # the first one whatever the time

@@ -75,6 +75,7 @@ ERRORS_ZH: dict[str, str] = {
     "pool_closed": "服务器正在关闭，这个请求没有完成；请等它重新启动后再试。",
     "worker_lost": "正在合成的进程出了故障；请再试一次。",
     "not_listening": "{seconds} 秒内没有人接收这个请求的声音，声音已丢弃；请再试一次。",
+    "too_little_memory": "可用内存不足，无法加载模型；请关闭占用该设备的其他程序，或加 --low-memory 启动。",
     "worker_failed": "语音引擎的进程启动失败或者出了故障；详情请看日志。",
     "engine_failed": "处理这个请求时出现意外错误；详情请看日志。",
     "bad_setting": "设置 {name} 的值是 {value}，最小为 {least}。",
