@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable
+from pathlib import Path
 
 from inference.frontend.clean import without_control_tokens
 from inference.frontend.text import check_text
@@ -13,9 +14,12 @@ from inference.types import (
     MAX_SPEED,
     MIN_SPEED,
     Mode,
+    Reference,
     RequestError,
     SynthesisRequest,
+    Voice,
 )
+from inference.voice_check import voice_fits
 
 MAX_SEED = 2**63 - 1
 
@@ -24,7 +28,7 @@ def validate(request: SynthesisRequest) -> None:
     """Raise one `RequestError` if `request` cannot be served whatever the model says.
 
     Codes: unknown_mode, bad_speed, speed_not_exact, bad_seed, reference_missing, preset_missing, source_missing,
-    instruction_missing, instruction_too_long, empty_text, nothing_to_speak, text_too_long, unknown_language.
+    voice_bad, instruction_missing, instruction_too_long, empty_text, nothing_to_speak, text_too_long, unknown_language.
     Audio is judged by the front end.
     """
     if request.mode not in list(Mode):
@@ -83,17 +87,27 @@ def _check_speed(request: SynthesisRequest) -> None:
 
 
 def _check_voice(request: SynthesisRequest) -> None:
+    voice = request.voice
     if request.mode == Mode.PRESET:
-        if not isinstance(request.voice, str) or not request.voice:
+        if not isinstance(voice, str) or not voice:
             raise RequestError("preset_missing", "Name the preset speaker that should speak.")
-    elif request.voice is None or isinstance(request.voice, str):
+    elif isinstance(voice, Voice):
+        if not voice_fits(voice.speech_tokens, voice.mel, voice.speaker):
+            raise RequestError(
+                "voice_bad", "This prepared voice is damaged or of another model; prepare its clip again."
+            )
+    elif not _is_clip(voice):
         raise reference_missing()
-    if request.mode == Mode.CONVERT and request.source is None:
+    if request.mode == Mode.CONVERT and not _is_clip(request.source):
         raise source_missing()
 
 
+def _is_clip(value: object) -> bool:
+    return isinstance(value, Reference) and isinstance(value.audio, (Path, bytes, bytearray))
+
+
 def _check_instruction(instruction: str) -> None:
-    if not without_control_tokens(instruction).strip():
+    if not isinstance(instruction, str) or not without_control_tokens(instruction).strip():
         raise RequestError(
             "instruction_missing", "Write an instruction, for example: speak slowly and gently."
         )

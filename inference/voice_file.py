@@ -17,6 +17,7 @@ import numpy as np
 
 from inference.frontend.encode import encode_audio
 from inference.types import Int16Audio, Reference, ReferenceReport, RequestError, Voice
+from inference.voice_check import voice_fits
 from inference.voice_entry import MAX_TRANSCRIPT
 
 FORMAT = "cosyvoice-studio-voice"
@@ -25,9 +26,6 @@ MAX_FILE_BYTES = 32 * 2**20
 _MAX_HEADER_BYTES = 1 << 16
 _MAX_SECONDS = 31.0
 _RATES = (8000, 192000)  # Hz
-_MAX_TOKENS = 800  # 30 s
-_SPEAKER_SIZE = 192
-_MEL_BINS = 80
 _DTYPES = {"pcm": np.int16, "speech_tokens": np.int32, "mel": np.float32, "speaker": np.float32}
 
 
@@ -146,13 +144,7 @@ def _check(tensors: dict[str, Any], rate: int) -> None:
         _RATES[0] <= rate <= _RATES[1]
         and pcm.ndim == 1
         and 0 < len(pcm) <= _MAX_SECONDS * rate
-        and tokens.ndim == 1
-        and 0 < len(tokens) <= _MAX_TOKENS
-        and int(tokens.min()) >= 0
-        and int(tokens.max()) < 6561  # the speech tokenizer's codebook (SPEC 2.2)
-        and mel.shape == (2 * len(tokens), _MEL_BINS)
-        and speaker.shape == (_SPEAKER_SIZE,)
-        and bool(np.isfinite(mel).all() and np.isfinite(speaker).all())
+        and voice_fits(tokens, mel, speaker)
     )
     if not fits:
         raise voice_file_bad()

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference.types import Mode, Reference, RequestError, SynthesisRequest
+from inference.types import Mode, Reference, RequestError, SynthesisRequest, Voice
 from inference.validate import validate
 
+VOICE = Voice(np.zeros(10, np.int32), np.zeros((20, 80), np.float32), np.ones(192, np.float32))
 GOOD = SynthesisRequest(Mode.CLONE, text="Hello.", voice=Reference(Path("a.wav")))
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "sing"}, "unknown_mode"),
@@ -27,6 +28,18 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**63}, "bad_seed"),
     ({"voice": None}, "reference_missing"),
     ({"voice": "somebody"}, "reference_missing"),
+    ({"voice": 7}, "reference_missing"),
+    ({"voice": Reference(None)}, "reference_missing"),  # type: ignore[arg-type]
+    ({"voice": replace(VOICE, speech_tokens=np.full(10, 6561, np.int32))}, "voice_bad"),
+    ({"voice": replace(VOICE, speech_tokens=np.full(10, -1, np.int32))}, "voice_bad"),
+    ({"voice": replace(VOICE, speech_tokens=np.empty(0, np.int32))}, "voice_bad"),
+    ({"voice": replace(VOICE, mel=np.zeros((20, 40), np.float32))}, "voice_bad"),
+    ({"voice": replace(VOICE, mel=np.full((20, 80), np.nan, np.float32))}, "voice_bad"),
+    ({"voice": replace(VOICE, mel=None)}, "voice_bad"),  # type: ignore[arg-type]
+    ({"voice": replace(VOICE, speaker=np.zeros(191, np.float32))}, "voice_bad"),
+    ({"text": None}, "empty_text"),
+    ({"mode": Mode.INSTRUCT, "instruction": None}, "instruction_missing"),
+    ({"mode": Mode.CONVERT, "source": "x"}, "source_missing"),
     ({"mode": Mode.PRESET}, "preset_missing"),
     ({"mode": Mode.CONVERT}, "source_missing"),
     ({"mode": Mode.INSTRUCT}, "instruction_missing"),
@@ -55,6 +68,7 @@ def test_one_typed_error_each(change: dict[str, Any], code: str) -> None:
 def test_good_requests_pass() -> None:
     validate(GOOD)
     validate(replace(GOOD, mode=Mode.PRESET, voice="anna"))
+    validate(replace(GOOD, voice=VOICE))
     validate(replace(GOOD, mode=Mode.INSTRUCT, instruction="Slowly."))
     validate(replace(GOOD, speed=1.2, stream=True))
     validate(replace(GOOD, mode=Mode.CONVERT, text="", source=Reference(Path("b.wav"))))

@@ -87,7 +87,9 @@ def check_text(text: str, language: str = "auto", exact: bool = False) -> None:
         raise RequestError(
             "unknown_language", f"Unknown language {language!r}; choose one of {names}.", languages=names
         )
-    if all(character.isspace() or unicodedata.category(character)[0] == "C" for character in text):
+    if not isinstance(text, str) or all(
+        character.isspace() or unicodedata.category(character)[0] == "C" for character in text
+    ):
         raise RequestError("empty_text", "Write the text that should be spoken.")
     if len(text) > MAX_TEXT_CHARACTERS:
         raise RequestError(

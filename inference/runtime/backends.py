@@ -28,6 +28,7 @@ from inference.runtime.backend_choice import (
     sound_backend,
 )
 from inference.runtime.backend_report import REPORT
+from inference.runtime.backend_spare import gives_way
 from inference.runtime.channels_last import ChannelsLast
 from inference.runtime.graph_files import default_cache_dir, graph_key
 from inference.types import RequestError
@@ -52,7 +53,10 @@ class MaskedSpectrum(Protocol):
 
 
 class GuardedSpectrum:
-    """A `SpectrumBackend` for a vocoder's own calls: what fails or cannot be taken is computed by the modules."""
+    """A `SpectrumBackend` for a vocoder's own calls: what fails or cannot be taken is computed by the modules.
+
+    What fails there too is the request's own fault and drops nothing, nor does too little memory.
+    """
 
     def __init__(self, vocoder: Vocoder, name: str, backend: SpectrumBackend | MaskedSpectrum) -> None:
         self.name = name
@@ -69,7 +73,11 @@ class GuardedSpectrum:
             try:
                 found = backend(mel, excitation)
             except Exception as error:  # the libraries' errors share no base class
+                if not gives_way(error):
+                    raise
+                plain = self._plain(mel, excitation)
                 self._drop(error)
+                return plain
             else:
                 if found is not None:
                     return found

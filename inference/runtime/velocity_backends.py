@@ -12,6 +12,7 @@ from inference.models.flow import FlowModel
 from inference.models.velocity import VelocityNetwork
 from inference.runtime.backend_choice import Soundness, sound_backend
 from inference.runtime.backend_report import REPORT
+from inference.runtime.backend_spare import gives_way
 from inference.runtime.backends import ERROR_BOUND, VELOCITY_BACKENDS, check_backend
 from inference.runtime.flow_solver import VelocityBackend, VelocityStep
 from inference.runtime.fused_velocity import FusedVelocity
@@ -63,6 +64,8 @@ def _make(network: VelocityNetwork, name: str, threads: int, cache_dir: Path | N
 class GuardedVelocity:
     """A `VelocityBackend`; once it has failed the network goes on, from the very step on that failed.
 
+    What fails with the network too is the request's own fault and drops nothing, nor does too little memory.
+
     May be used from several threads.
     """
 
@@ -77,28 +80,37 @@ class GuardedVelocity:
     ) -> VelocityStep:
         """See `VelocityNetwork.bind`."""
         given = (mask, mu, spks, cond, times)
-        fast = self._bound(given, streaming)
         plain: list[VelocityStep] = []
+        fast = self._bound(given, streaming, plain)
 
         def step(x: Tensor, k: int) -> Tensor:
             if fast is not None and not plain:
                 try:
                     return fast(x, k)
                 except Exception as error:  # the libraries' errors share no base class
+                    if not gives_way(error):
+                        raise
+                    plain.append(self._network.bind(*given, streaming=streaming))
+                    found = plain[0](x, k)
                     self._drop(error)
+                    return found
             if not plain:
                 plain.append(self._network.bind(*given, streaming=streaming))
             return plain[0](x, k)
 
         return step
 
-    def _bound(self, given: _Given, streaming: bool) -> VelocityStep | None:
+    def _bound(self, given: _Given, streaming: bool, plain: list[VelocityStep]) -> VelocityStep | None:
+        """None, and `plain` with the network's own, where that one can and the backend cannot."""
         backend = self._backend  # another thread may drop it meanwhile
         if backend is None:
             return None
         try:
             return backend.bind(*given, streaming=streaming)
         except Exception as error:
+            if not gives_way(error):
+                raise
+            plain.append(self._network.bind(*given, streaming=streaming))
             self._drop(error)
             return None
 

@@ -294,6 +294,42 @@ def test_flow_backend_that_fails_in_the_middle_of_a_solve(
     assert len(caplog.records) == 1 and "device lost" in caplog.text
 
 
+class _Raising:
+    """A backend of either part that raises `error` whenever it computes."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, mel: Tensor, excitation: Tensor, mask: Tensor | None = None) -> Tensor:
+        raise self.error
+
+    def bind(self, *given: Tensor | None, streaming: bool) -> VelocityStep:
+        return lambda x, k: self(x, x)
+
+
+@pytest.mark.parametrize(
+    ("channels", "error"), [(40, ValueError("40?")), (80, torch.OutOfMemoryError("full"))]
+)
+@torch.inference_mode()
+def test_what_is_not_the_backend_s_fault_drops_nothing(channels: int, error: Exception) -> None:
+    network, vocoder = small_network(), small_vocoder()
+    mel, excitation = probe(vocoder)
+    flow, sound = (
+        GuardedVelocity(network, "fused", _Raising(error)),
+        GuardedSpectrum(vocoder, "onnxruntime", _Raising(error)),
+    )
+    x, mu, cond = (torch.randn(2, channels, 20) for _ in range(3))
+    given = (None, mu, torch.randn(2, 80), cond, torch.tensor(time_grid(10)[0]))
+    before = REPORT.failures
+    for _ in range(2):
+        with pytest.raises(RuntimeError):  # the network's own for wrong sizes
+            flow.bind(*given, streaming=False)(x, 0)
+        with pytest.raises(RuntimeError):
+            sound(mel[:, :channels], excitation)
+    assert REPORT.failures == before
+    assert sound.backend is not None
+
+
 @torch.inference_mode()
 def test_two_threads_that_meet_the_same_failure_drop_it_once() -> None:
     network, both = small_network(), threading.Barrier(2)

@@ -50,6 +50,7 @@ ERRORS_ZH: dict[str, str] = {
     "voices_full": "声音库已满（{limit} 个）；请先删除一些。",
     "voices_locked": "这里的声音不能修改或导出。",
     "voices_not_writable": "无法把声音保存到 {folder}；请检查权限和剩余空间。",
+    "voice_bad": "这个已处理好的声音已损坏，或来自别的模型；请用原来的录音重新处理。",
     "voice_file_bad": "这不是本工作室导出的声音文件，或者文件已损坏；请重新导出。",
     "voice_file_too_large": "声音文件最多 {limit} MB。",
     "transcript_too_long": "参考文字有 {count} 个字符，上限是 {limit} 个。",
