@@ -7,6 +7,7 @@ alive and collects what was abandoned.
 from __future__ import annotations
 
 import atexit
+import logging
 import pickle
 import threading
 import time
@@ -23,7 +24,10 @@ from inference.settings import PoolSettings
 from inference.types import EngineError, RequestError, SynthesisError
 from inference.worker_keeper import News, WorkerKeeper, not_ready, stop
 
+logger = logging.getLogger(__name__)
+
 _TICK = 0.25  # seconds between two looks at the workers
+_AFTER_FAULT = 1.0  # seconds that the supervisor rests when it has failed itself
 _LOOKS = 10  # at the mailboxes, in the time that they may lie unread
 
 
@@ -48,6 +52,8 @@ class Dispatcher:
         self._keys = count(1)
         self._counters = PoolCounters()
         self._started = self._closing = self._closed = False
+        self._start_over = False
+        self._start_error: SynthesisError | None = None
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     @property
@@ -61,22 +67,36 @@ class Dispatcher:
         with self._lock:
             if self._closed:
                 raise _pool_closed()
-            if self._started:
-                return
-            self._started = True
-            self._keeper.launch_all()
-            self._supervisor.start()
-        atexit.register(self.close)  # before multiprocessing's own, which would wait for what is live
+            first, self._started = not self._started, True
+        if first:
+            self._start()
+        with self._lock:  # another thread may be at it
+            self._changed.wait_for(lambda: self._start_over)
+            if self._start_error is not None:
+                raise self._start_error
+
+    def _start(self) -> None:
+        """Launch the workers and wait; the outcome is in `_start_error` at the end, whatever happens."""
+        error: SynthesisError | None = _pool_closed()  # what others hear who wait, after Ctrl-C while loading
         try:
+            with self._lock:
+                if not self._closed:
+                    self._supervise_in_thread()
+                    self._keeper.launch_all()
+            atexit.register(self.close)  # before multiprocessing's own, which would wait for what is live
             with self._lock:
                 self._changed.wait_for(self._keeper.start_is_over)
                 error = self._keeper.start_error()
-        except BaseException:  # Ctrl-C while loading
-            self.close()
-            raise
-        if error is not None:
-            self.close()
-            raise error
+        except SynthesisError as failure:
+            error = failure
+        finally:
+            try:
+                if error is not None:
+                    self.close()
+            finally:
+                with self._lock:
+                    self._start_over, self._start_error = True, error
+                    self._changed.notify_all()
 
     def drain(self, timeout: float | None) -> bool:
         """See `WorkerPool.drain_blocking`."""
@@ -220,11 +240,24 @@ class Dispatcher:
         )
 
     # ------------------------------------------------------------------------------------------- supervisor
+    def _supervise_in_thread(self) -> None:
+        try:
+            self._supervisor.start()
+        except RuntimeError as error:  # no thread is left to be had
+            raise EngineError("worker_failed", f"The workers cannot be supervised: {error}.") from error
+
     def _supervise(self) -> None:
-        while self._collect():
-            with self._lock:
-                self._keeper.look_after()
-                self._clear_unread()
+        """Goes on whatever happens: without it no worker is ever replaced."""
+        while True:
+            try:
+                if not self._collect():
+                    return
+                with self._lock:
+                    self._keeper.look_after()
+                    self._clear_unread()
+            except Exception:
+                logger.exception("The supervisor of the workers has failed at something; it goes on.")
+                time.sleep(_AFTER_FAULT)
 
     def _clear_unread(self) -> None:
         """Give up what is held by somebody who neither reads it nor closes it: nobody will."""
@@ -233,7 +266,8 @@ class Dispatcher:
             return
         self._next_look = now + patience / _LOOKS
         for ticket in list(self._known):
-            if ticket.mailbox.unread_for() > patience:
+            # Whoever reads here was stopped too when this process was.
+            if min(ticket.mailbox.unread_for(), now - self._keeper.resumed) > patience:
                 self.give_up(ticket)
                 ticket.mailbox.discard(_not_listening(patience))
                 self._known.discard(ticket)

@@ -54,8 +54,14 @@ class WorkerProcess:
         self.pid = self._process.pid or 0
         self._sender = threading.Thread(target=self._send, name=f"to {settings.name}", daemon=True)
         self._reader = threading.Thread(target=self._read, name=f"from {settings.name}", daemon=True)
-        self._sender.start()
-        self._reader.start()
+        try:
+            self._sender.start()
+            self._reader.start()  # last: once it runs, the end of the process is its business
+        except BaseException:  # no thread is left to be had
+            self.kill()
+            if not self._reader.is_alive():
+                self._bury()
+            raise
 
     def send(self, message: ToWorker) -> None:
         """Never blocks; lost when the process is gone."""
@@ -108,7 +114,8 @@ class WorkerProcess:
             self._process.join()
         self.exitcode = self._process.exitcode
         self._outbox.put(None)
-        self._sender.join()
+        if self._sender.ident is not None:  # else it could not be started
+            self._sender.join()
         self._connection.close()
         self._process.close()
 

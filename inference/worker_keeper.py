@@ -36,6 +36,12 @@ News = Spoken | Prepared | Failed | Refused
 
 _MOST_FRONT_END = 8  # threads, unless more are asked for
 _STOP_SECONDS = 2.0  # that a worker has to exit when told to
+# Seconds between two looks, some ten times as long as usual: this process itself was stopped meanwhile (Ctrl-Z, a
+# debugger, a frozen container).
+_PAUSE = 2.0
+# So many times longer than one that serves may a loading worker be silent: imports and compilers may hold the
+# interpreter for long, and with it the thread that sends the heartbeat.
+_LOADING_PATIENCE = 3.0
 
 
 class WorkerKeeper:
@@ -60,6 +66,8 @@ class WorkerKeeper:
         ]
         self.facts: Ready | None = None  # of the first worker that was ready
         self.restarts = 0
+        # When this process last went on after a pause: no wait is counted from before.
+        self.resumed = self._looked = time.monotonic()
         self._settings = settings
         self._lock = lock
         self._on_news, self._on_loss, self._on_change = on_news, on_loss, on_change
@@ -74,6 +82,9 @@ class WorkerKeeper:
     def look_after(self) -> None:
         """Start what is due and end what is stuck. To be called every now and then."""
         now = time.monotonic()
+        if now - self._looked > _PAUSE:  # what was said in the meantime may still lie in the pipes
+            self.resumed = now
+        self._looked = now
         for place in self.places:
             if self._closed:
                 return
@@ -150,10 +161,12 @@ class WorkerKeeper:
         place.stage = "starting"
         try:
             place.process = WorkerProcess(self._worker_settings(place), self._on_message, self._on_exit)
-        except OSError as error:  # too many processes, no memory
-            logger.error("%s cannot be started: %s", place.name, error)
+        except Exception as error:  # too many processes, threads or files, no memory
+            expected = isinstance(error, (OSError, RuntimeError, MemoryError))
+            logger.error("%s cannot be started: %s", place.name, error, exc_info=not expected)
             place.error = EngineError("worker_failed", f"The worker cannot be started: {error}.")
             self._restart_later(place, served=0.0)
+            self._on_change()
 
     def _worker_settings(self, place: Place) -> WorkerSettings:
         chosen = self._settings
@@ -206,12 +219,14 @@ class WorkerKeeper:
     def _why_stuck(self, place: Place, process: WorkerProcess, now: float) -> str:
         """A reason to end the process, else ""."""
         chosen = self._settings
-        if place.ready is None:
-            late = now - process.started > chosen.start_timeout
-            return f"not ready after {chosen.start_timeout:.0f} s" if late else ""
-        if now - process.last_heard > chosen.silence_timeout:
-            return f"silent for {chosen.silence_timeout:.0f} s"
-        if place.stats.stalled > chosen.stall_timeout:
+        if place.ready is None and now - max(process.started, self.resumed) > chosen.start_timeout:
+            return f"not ready after {chosen.start_timeout:.0f} s"
+        patience = chosen.silence_timeout * (1.0 if place.ready else _LOADING_PATIENCE)
+        has_spoken = process.last_heard > process.started  # before that, Python itself is starting
+        if has_spoken and now - max(process.last_heard, self.resumed) > patience:
+            return f"silent for {patience:.0f} s"
+        # Measured by the worker, whose clock went on when it was stopped along with this process.
+        if min(place.stats.stalled, now - self.resumed) > chosen.stall_timeout:
             return f"stuck in one step for {chosen.stall_timeout:.0f} s"
         return ""
 
