@@ -126,7 +126,7 @@ install_requirements() {
     install_torch
     local flags=()
     for file in "$@"; do flags+=(-r "$file"); done
-    say "Installing what $* name …"
+    if [ $# -eq 1 ]; then say "Installing what $1 names …"; else say "Installing what $* name …"; fi
     pip_install "${flags[@]}" || install_failed "A package of $*"
     printf '%s\n' "$wanted" >"$stamp"
 }

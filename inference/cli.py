@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import sys
@@ -26,6 +27,9 @@ from inference.types import (
 )
 
 MODES = (Mode.CLONE, Mode.CROSS_LINGUAL, Mode.INSTRUCT, Mode.PRESET, Mode.CONVERT)
+# A file's ending → the format in `frontend.encode`.
+ENDINGS = {"": "wav", ".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".ogg": "ogg", ".opus": "ogg"}
+DOUBT = "The transcript does not fit the clip's length; please check it."  # as the page says it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +102,12 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     add("--precision", default="auto", help="auto, fp32, fp16 or bf16")
     add("--vocoder-backend", default="auto", help="auto, torch, channels_last or onnxruntime")
     add("--flow-backend", default="auto", help="auto, torch, fused or onnxruntime")
-    add("--out", type=Path, required=True, help="the WAV file to write")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help=f"the file to write; its ending says what: {_allowed()}, or none: WAV",
+    )
 
 
 def request_of(args: argparse.Namespace) -> SynthesisRequest:
@@ -134,7 +143,7 @@ def _voice_of(args: argparse.Namespace, model_dir: Path | None = None) -> Voice 
 
 
 def synthesize(args: argparse.Namespace) -> int:
-    """Speak into a WAV file and print the timings."""
+    """Speak into a file and print the timings."""
     from inference.frontend.lexicon import find_lexicon
     from inference.model_choice import choose_model_dir
     from inference.validate import validate
@@ -142,6 +151,7 @@ def synthesize(args: argparse.Namespace) -> int:
     request = request_of(args)
     validate(request)  # before seconds are spent on loading
     lexicon = find_lexicon(args.lexicon)
+    audio_format = format_of(args.out)
     if not args.out.parent.is_dir():
         raise RequestError(
             "file_not_found", f"There is no folder {args.out.parent} to write to.", file=str(args.out)
@@ -150,6 +160,10 @@ def synthesize(args: argparse.Namespace) -> int:
     print(sentence)
     if args.voice and request.mode is not Mode.PRESET:
         request = replace(request, voice=_voice_of(args, folder))
+    from inference.frontend.doubt import transcript_doubts
+
+    if transcript_doubts(request):
+        print(DOUBT, file=sys.stderr)
     from inference import CosyVoice
 
     started = time.perf_counter()
@@ -167,20 +181,45 @@ def synthesize(args: argparse.Namespace) -> int:
         raise EngineError("no_sound", "The model produced no sound; try again with another seed.")
     for text in dict.fromkeys(chunk.text for chunk in chunks if chunk.text):
         print(f"Spoken: {text}")
-    seconds = _write(args.out, chunks, engine.sample_rate)
+    seconds = _write(args.out, chunks, engine.sample_rate, audio_format)
     print(_report(chunks[-1], loaded, seconds))
     print(f"Wrote {args.out} ({seconds:.2f} s).")
     return 0
 
 
-def _write(path: Path, chunks: Sequence[AudioChunk], sample_rate: int) -> float:
+def format_of(path: Path) -> str:
+    """The format that the file's name asks for. Raises `RequestError` audio_format_unknown, decoder_missing."""
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise RequestError(
+            "audio_format_unknown",
+            f"--out: a file that ends with {path.suffix} cannot be written; choose one of {_allowed()}.",
+            format=ending,
+        )
+    if ENDINGS[ending] != "wav" and not _has_av():
+        raise RequestError("decoder_missing", "--out: only .wav can be written; `pip install av` for more.")
+    return ENDINGS[ending]
+
+
+def _has_av() -> bool:
+    try:
+        return importlib.util.find_spec("av") is not None
+    except ValueError:  # it is marked as not to be imported
+        return False
+
+
+def _allowed() -> str:
+    return ", ".join(ending for ending in ENDINGS if ending)
+
+
+def _write(path: Path, chunks: Sequence[AudioChunk], sample_rate: int, audio_format: str) -> float:
     """Write all chunks as one file, complete or not at all; returns its length in seconds."""
     from inference.frontend.encode import encode_audio
 
     pcm = np.concatenate([chunk.pcm for chunk in chunks])
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        partial.write_bytes(encode_audio(pcm, sample_rate, "wav"))
+        partial.write_bytes(encode_audio(pcm, sample_rate, audio_format))
         partial.replace(path)
     except OSError as error:
         raise EngineError(

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from inference.cli import main
+from inference.cli import format_of, main
+from inference.types import RequestError
 from inference.voices import VoiceLibrary
 from tests.golden_data import ROOT
 from tests.make_clips import speech, wav_bytes
 from tests.voice_support import made_voice, prepared_clip
+from webui.page.texts import TEXTS
 
 
 @pytest.fixture
@@ -76,6 +78,11 @@ def test_a_saved_voice_speaks(
         (["--reference", "CLIP", "--mode", "instruct"], "instruction"),
         (["--reference", "CLIP", "--model-dir", "/nowhere"], "no model folder /nowhere"),
         (["--reference", "CLIP", "--out", "/nowhere/out.wav"], "no folder /nowhere"),
+        (
+            ["--reference", "CLIP", "--out", "out.aac"],
+            ".aac cannot be written; choose one of .wav, .flac, .mp3",
+        ),
+        (["--reference", "CLIP", "--out", "out.5"], ".5 cannot be written"),
     ],
 )
 def test_a_bad_request_is_one_sentence_and_2(
@@ -102,6 +109,56 @@ def test_the_lexicon_is_used_and_the_spoken_text_shown(
     words.write_text("sql\n", encoding="utf-8")
     assert main(["synthesize", *flags]) == 2
     assert "Line 1 of" in capsys.readouterr().err
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("name", "magic"),
+    [
+        ("a.mp3", (b"ID3", b"\xff\xfb", b"\xff\xf3")),
+        ("a.FLAC", (b"fLaC",)),
+        ("a.opus", (b"OggS",)),
+        ("a.ogg", (b"OggS",)),
+        ("a", (b"RIFF",)),
+    ],
+)
+def test_the_files_name_says_its_format(
+    random_model_dir: Path,
+    clip: Path,
+    tmp_path: Path,
+    name: str,
+    magic: tuple[bytes, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--model-dir", str(random_model_dir), "--mode", "cross_lingual", "--reference", str(clip)]
+    status = main(["synthesize", *flags, "--text", "hello", "--out", str(tmp_path / name)])
+    said = capsys.readouterr()
+    assert status == 0 and said.err == "", said.err
+    assert (tmp_path / name).read_bytes().startswith(magic)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, clip.name])
+
+
+@pytest.mark.unit
+def test_without_av_only_wav_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(RequestError, match="pip install av") as raised:
+        format_of(Path("a.mp3"))
+    assert raised.value.code == "decoder_missing"
+    assert format_of(Path("a.wav")) == format_of(Path("a")) == "wav"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("mode", ["clone", "cross_lingual"])
+def test_a_transcript_that_does_not_fit_is_told(
+    random_model_dir: Path, clip: Path, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model-dir", str(random_model_dir), "--mode", mode, "--reference", str(clip)]
+    flags += ["--text", "hello", "--out", str(tmp_path / "out.wav")]
+    told = []
+    for transcript in ("No.", "One two three four five six seven eight."):
+        assert main(["synthesize", *flags, "--reference-text", transcript]) == 0
+        told.append(capsys.readouterr().err)
+    assert told == ([f"{TEXTS['doubtful']['en']}\n", ""] if mode == "clone" else ["", ""])
 
 
 @pytest.mark.unit

@@ -84,6 +84,7 @@ def test_the_second_start_installs_nothing(machine: Machine) -> None:
     assert first.stdout == "started: app.py --server-port 9000\n"
     installed = machine.pip_log.read_text(encoding="utf-8")
     assert "-r requirements.txt" in installed and "requirements-dev" not in installed
+    assert "Installing what requirements.txt names …" in first.stderr
     second = machine.run("--server-port", "9000")
     assert second.stdout == first.stdout and second.stderr == ""
     assert machine.pip_log.read_text(encoding="utf-8") == installed
@@ -99,7 +100,9 @@ def test_changed_requirements_are_installed(machine: Machine) -> None:
 
 
 def test_tests_and_commands_are_passed_on(machine: Machine) -> None:
-    started = machine.run("test", "-k", "two words").stdout
+    done = machine.run("test", "-k", "two words")
+    started = done.stdout
+    assert "Installing what requirements.txt requirements-dev.txt name …" in done.stderr
     assert started.startswith("started: -m pytest -n ") and started.endswith(" -k two words\n")
     assert "requirements-dev.txt" in machine.pip_log.read_text(encoding="utf-8")
     assert machine.run("check", "some folder").stdout == "started: -m inference check some folder\n"

@@ -133,17 +133,16 @@ class Options:
     )
     max_workers: int = _option(
         0,
-        "worker processes, each with the whole model",
+        "worker processes, each with the whole model; 0: one a GPU, one on the CPU",
         parse=count,
         metavar="N",
-        shown_default="one a GPU, one on the CPU",
     )
     concurrency_count: int = _option(
-        0, "requests that one worker serves at once", parse=count, metavar="N", shown_default="what fits"
+        0, "requests that one worker serves at once; 0: as many as fit", parse=count, metavar="N"
     )
     queue_size: int = _option(
         32,
-        "requests that may wait for a free place; the next one is told that the studio is busy",
+        "requests that may wait for a free place; the next one is told that the studio is busy; 0: nobody waits",
         parse=count,
         metavar="N",
     )

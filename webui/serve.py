@@ -7,6 +7,7 @@ page says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -42,14 +43,16 @@ BATCH_SHARE = 4  # one in so many places may be taken by batches
 def serve(options: Options) -> None:
     """Serve the page, and load the model beside it, until SIGINT or SIGTERM; then finish what is being spoken.
 
-    Raises `CheckpointError` for an unusable model folder, `RequestError` for settings that cannot be met and
-    `EngineError("port_taken")` for a busy port.
+    Raises `CheckpointError` for an unusable model folder, `RequestError` for settings that cannot be met,
+    `EngineError` port_taken for an address or port that cannot be had, and voices_not_writable.
     """
     from webui.logins import Logins
+    from webui.start_checks import check_start
 
     _check_port(options.server_name, options.server_port)
     logins = Logins.read(options.auth)
     logins.admin = options.admin
+    check_start(options, logins)
     from inference.frontend.lexicon import find_lexicon
     from inference.model_choice import choose_model_dir
 
@@ -238,9 +241,20 @@ def _check_port(name: str, port: int) -> None:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise EngineError(
             "port_taken",
-            f"Cannot listen on {name}:{port} ({error}); stop the other program or choose --server-port.",
+            f"Cannot listen on {name}:{port} ({error}); {_way_out(error)}.",
             port=port,
         ) from error
+
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "choose --server-name: this one is no address that is known here"
+    number = getattr(error, "errno", None)
+    if number in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        return "choose --server-name: this machine has no such address"
+    if number == errno.EACCES:
+        return "choose --server-port: a port from 1024 on needs no special rights"
+    return "stop the other program or choose --server-port"

@@ -46,7 +46,7 @@ def build_app(studio: Studio, pool: Any, page: Any, options: Options) -> FastAPI
         allow_credentials=bool(options.enable_cors) and not everyone,
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=["Retry-After", "X-Request-Id", "X-Sample-Rate", "X-Seed"],
+        expose_headers=["Retry-After", "X-Request-Id", "X-Sample-Rate", "X-Seed", "X-Warning"],
     )
     gr.mount_gradio_app(
         app,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from inference.types import AudioChunk, EngineError, SynthesisRequest
+from webui.api.doubts import Doubts
 from webui.api.errors import ApiError, as_api_error, error_response
 from webui.api.patience import OutOfTimeError, in_time
 from webui.api.quota import Lease
@@ -93,6 +94,7 @@ class SpeechAnswer(Response):
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._doubts = Doubts(self._request)
         work = asyncio.ensure_future(self._guarded(scope, receive, send))
         gone = asyncio.ensure_future(_reader_gone(receive))
         try:
@@ -106,6 +108,7 @@ class SpeechAnswer(Response):
             for task in (work, gone):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
+            await self._doubts.close()
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -136,11 +139,13 @@ class StreamAnswer(SpeechAnswer):
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with speaking(self._pool, self._request) as chunks:
             headers = {"Content-Type": self._writer.media_type, **self._own_headers}
+            headers |= _warning_header(self._doubts.known)
             raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
             await send({"type": "http.response.start", "status": 200, "headers": raw})
             try:
                 async for chunk in chunks:
                     await _put(send, await self._writer.feed(chunk))
+                self._writer.warnings = await self._doubts.all()
                 await _put(send, await self._writer.finish())
             except _StalledError:
                 logger.warning("A reader took nothing for %.0f s and is left.", STALL)
@@ -178,7 +183,7 @@ class WholeAnswer(SpeechAnswer):
             async for chunk in chunks:
                 parts.append(await self._writer.feed(chunk))
             parts.append(await self._writer.finish())
-        timeline = self._writer.timeline
+        timeline, warnings = self._writer.timeline, await self._doubts.all()
         content: dict[str, Any] = {
             "audio": base64.b64encode(b"".join(parts)).decode(),
             "format": self._format,
@@ -187,10 +192,16 @@ class WholeAnswer(SpeechAnswer):
             "seed": self._request.seed,
             "segments": [{"id": number, **span.as_json()} for number, span in enumerate(timeline.segments)],
             "words": [word.as_json() for span in timeline.segments for word in estimated_words(span)],
+            "warnings": list(warnings),
         }
         if self._subtitles:
             content["subtitles"] = subtitles(timeline.segments, self._subtitles)
-        await JSONResponse(content, headers=self._own_headers)(scope, receive, send)
+        headers = {**self._own_headers, **_warning_header(warnings)}
+        await JSONResponse(content, headers=headers)(scope, receive, send)
+
+
+def _warning_header(warnings: tuple[str, ...]) -> dict[str, str]:
+    return {"X-Warning": ", ".join(warnings)} if warnings else {}
 
 
 class _StalledError(Exception):

@@ -170,7 +170,10 @@ def _run(file: KeyFile, args: argparse.Namespace) -> int:
         removed = file.revoke(args.key)
         print(f"{removed} removed.")
         return 0 if removed else 1
-    for key in file.keys():
+    keys = file.keys()
+    if not keys:
+        print(f"There are no keys in {file.path}.")
+    for key in keys:
         limits = f"{key.per_minute}/min {key.concurrent} at once {key.characters_per_day} characters/day"
         print(f"{key.id}  {key.created}  {'admin' if key.admin else '     '}  {limits}  {key.name}")
     return 0

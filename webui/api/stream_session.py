@@ -14,6 +14,7 @@ from inference.logs import REQUEST_ID
 from inference.types import Mode, Reference, SynthesisRequest
 from webui.api.access import ApiCaller
 from webui.api.context import ApiContext, note_caller
+from webui.api.doubts import Doubts
 from webui.api.errors import ApiError, as_api_error, error_body
 from webui.api.pieces import PieceCutter
 from webui.api.quota import Lease
@@ -46,6 +47,7 @@ class Session:
         self._turns = Turns(self._turn, self._turn_failed)
         self._terms: tuple[Start, SynthesisRequest, ApiCaller] | None = None
         self._lease: Lease | None = None
+        self._doubts: Doubts | None = None
         self._name = ""
         self._received = 0  # characters of text
         self._heard = time.monotonic()  # when the last message came
@@ -66,6 +68,8 @@ class Session:
             await self._begin(start, caller)
         else:
             await self._go_on(start.session, start.after, caller)
+        if self._terms is not None:
+            self._doubts = Doubts(self._terms[1])
         while True:
             await self._round()
 
@@ -187,7 +191,13 @@ class Session:
         writer = SoundWriter(start.response_format, self._pool.sample_rate, split_speed(start.speed)[1])
         access = self._context.access
         return Turn(
-            self._pool, request, writer, self._wire, lambda count: access.charge(caller, count), number
+            self._pool,
+            request,
+            writer,
+            self._wire,
+            lambda count: access.charge(caller, count),
+            number,
+            lambda: self._doubts.known if self._doubts else (),
         )
 
     def _turn_failed(self, error: BaseException) -> None:
@@ -213,6 +223,8 @@ class Session:
     async def close(self, may_go_on: bool) -> None:
         """Give up all that is in work; keep what is still to be spoken if the client may come again."""
         await self._turns.silence()
+        if self._doubts is not None:
+            await self._doubts.close()
         if self._terms is not None:
             self._context.sessions.end(self._name, self, self._left() if may_go_on else None)
         if self._lease is not None:

@@ -42,7 +42,7 @@ class _Piece:
 class Turn:
     """Speaks what is put in until `end`. `run` is to be a task of its own; cancelling it is silence at once.
 
-    `charge` counts a piece's characters and raises where that is too much.
+    `charge` counts a piece's characters and raises where that is too much; `warnings` gives codes for the end to tell.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class Turn:
         listener: Listener,
         charge: Callable[[int], None],
         number: int = 0,
+        warnings: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        self._warnings = warnings
         self._pool = pool
         self._request = request
         self._writer = writer
@@ -111,7 +113,10 @@ class Turn:
             duration = round(self._writer.timeline.duration, 3)
             if duration:
                 await self._listener.play(await self._writer.finish())
-            await self._listener.tell({"type": "done", "turn": self.number, "duration": duration})
+            done: dict[str, Any] = {"type": "done", "turn": self.number, "duration": duration}
+            if codes := self._warnings():
+                done["warnings"] = list(codes)
+            await self._listener.tell(done)
         finally:
             for piece in self._started:
                 if piece.submission is not None:

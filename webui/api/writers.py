@@ -27,6 +27,7 @@ class SoundWriter:
         self._in_thread = audio_format not in _CHEAP or factor != 1.0
         self._tempo = Tempo(factor, sample_rate) if factor != 1.0 else None
         self.timeline = Timeline(sample_rate, factor)
+        self.warnings: tuple[str, ...] = ()  # codes, to be set before the end by who knows
 
     @property
     def media_type(self) -> str:
@@ -94,7 +95,10 @@ class EventWriter(SoundWriter):
             "output_tokens": made,
             "total_tokens": self._characters + made,
         }
-        return sound + self._segment(ended) + event({"type": "speech.audio.done", "usage": usage})
+        done: dict[str, Any] = {"type": "speech.audio.done", "usage": usage}
+        if self.warnings:
+            done["warnings"] = list(self.warnings)
+        return sound + self._segment(ended) + event(done)
 
     def fail(self, error: ApiError) -> bytes | None:
         return event({"type": "error", **error_body(error)})

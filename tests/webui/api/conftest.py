@@ -25,7 +25,7 @@ def saved_voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library with Anna, who has a transcript, and Bert, who has none."""
     folder = tmp_path_factory.mktemp("library")
     library = VoiceLibrary(folder)
-    for name, transcript in (("Anna", "What Anna says."), ("Bert", "")):
+    for name, transcript in (("Anna", "What Anna says in her clip."), ("Bert", "")):
         asyncio.run(save_clip(TonePool(), library, name, Reference(CLIP, transcript)))
     return folder
 

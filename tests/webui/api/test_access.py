@@ -103,13 +103,15 @@ def test_a_damaged_file_lets_nobody_in(keys: KeyFile) -> None:
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = ["--file", str(tmp_path / "k.json")]
+    assert keys_command.main([*file, "list"]) == 0
+    assert capsys.readouterr().out == f"There are no keys in {tmp_path / 'k.json'}.\n"
     assert keys_command.main([*file, "add", "bot", "--admin", "--concurrent", "3"]) == 0
     secret = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("cv_"))
     found = KeyFile(tmp_path / "k.json").find(secret)
     assert found is not None and (found.name, found.admin, found.concurrent) == ("bot", True, 3)
     assert keys_command.main([*file, "list"]) == 0
     listed = capsys.readouterr().out
-    assert "bot" in listed and secret not in listed
+    assert "bot" in listed and secret not in listed and "no keys" not in listed
     assert keys_command.main([*file, "revoke", "bot"]) == 0
     assert KeyFile(tmp_path / "k.json").find(secret) is None
     assert keys_command.main([*file, "revoke", "bot"]) == 1

@@ -58,7 +58,7 @@ def test_the_modes_as_form_and_as_json(
 def test_a_saved_voice_instead_of_a_clip(client: httpx.Client, pool: TonePool) -> None:
     assert client.post("/v1/clone", json={"text": "Hi.", "voice": "ANNA"}).status_code == 200
     voice = pool.requests[0].voice
-    assert getattr(voice, "transcript", "") == "What Anna says."
+    assert getattr(voice, "transcript", "") == "What Anna says in her clip."
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,57 @@ def test_events_carry_the_times_as_segments_end(client: httpx.Client) -> None:
     assert [(one["id"], one["start"], one["end"]) for one in segments] == [(0, 0.0, 0.6), (1, 0.6, 1.2)]
     before = sum(len(base64.b64decode(one["audio"])) for one in events[: events.index(segments[0])])
     assert before == 2 * 3 * 4800  # told as soon as it is over
+
+
+# ------------------------------------------------------------------------------------------ a wrong transcript
+FITS, WRONG = "One two three four five six seven eight.", "No."
+
+
+@pytest.mark.parametrize("transcript", [FITS, WRONG])
+def test_a_transcript_that_does_not_fit_its_clip_is_told(
+    client: httpx.Client, pool: TonePool, transcript: str
+) -> None:
+    pool.pause = 0.3  # as long as a model takes: the clip is looked at meanwhile
+    wanted = ["transcript_doubtful"] if transcript == WRONG else []
+    body = {"text": "Hi.", "transcript": transcript, "reference": base64.b64encode(CLIP).decode()}
+    whole = client.post("/v1/clone", json={**body, "stream_format": "json"})
+    assert whole.json()["warnings"] == wanted
+    events = client.post("/v1/clone", json={**body, "stream_format": "sse"})
+    last = json.loads(events.text.strip().split("\n\n")[-1][6:])
+    assert last["type"] == "speech.audio.done" and last.get("warnings", []) == wanted
+    sound = client.post("/v1/clone", json=body)
+    for answer in (whole, events, sound):
+        assert answer.headers.get("x-warning") == (", ".join(wanted) or None)
+
+
+def test_a_saved_voice_is_doubted_where_its_transcript_is_used(client: httpx.Client, pool: TonePool) -> None:
+    pool.pause = 0.1
+    assert client.patch("/v1/voices/Anna", json={"transcript": WRONG}).status_code == 200
+
+    def told(path: str, **fields: str) -> str | None:
+        return client.post(path, json=fields).headers.get("x-warning")
+
+    assert told("/v1/audio/speech", voice="Anna", input="Hi.") == "transcript_doubtful"
+    assert told("/v1/cross-lingual", voice="Anna", text="Hi.") is None
+    assert client.patch("/v1/voices/Anna", json={"transcript": FITS}).status_code == 200
+    assert told("/v1/audio/speech", voice="Anna", input="Hi.") is None
+
+
+def test_the_first_sound_waits_for_no_doubt(
+    client: httpx.Client, pool: TonePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(request: Any) -> tuple[str, ...]:
+        time.sleep(1.0)
+        return ("transcript_doubtful",)
+
+    monkeypatch.setattr("webui.api.doubts.transcript_doubts", slow)
+    started = time.monotonic()
+    body = {"text": "Hi.", "voice": "Anna"}
+    with client.stream("POST", "/v1/clone", json={**body, "stream_format": "sse"}) as answer:
+        assert time.monotonic() - started < 0.8 and "x-warning" not in answer.headers
+        assert "transcript_doubtful" in answer.read().decode()  # at the end
+    monkeypatch.setattr("webui.api.doubts.transcript_doubts", lambda request: 1 / 0)
+    assert client.post("/v1/clone", json={**body, "stream_format": "json"}).json()["warnings"] == []
 
 
 def test_subtitles_are_well_formed() -> None:

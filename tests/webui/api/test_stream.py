@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from inference.types import EngineError, Mode
-from tests.webui.api.support import Server, TonePool, eventually, tones
+from tests.webui.api.support import CLIP, Server, TonePool, eventually, tones
 from webui.api.errors import ApiError
 from webui.api.keys import KeyFile
 from webui.api.pieces import PieceCutter
@@ -87,6 +88,21 @@ def test_sentences_are_heard_while_the_text_is_still_being_written(server: Serve
         told, _ = client.until("done")
         assert told[0]["start"] == 0 and told[0]["id"] == 2
     assert all(asked.mode is Mode.CLONE and asked.stream for asked in pool.requests)
+
+
+@pytest.mark.parametrize(
+    ("transcript", "told"),
+    [("No.", ["transcript_doubtful"]), ("One two three four five six seven eight.", None), ("", None)],
+)
+def test_the_end_tells_of_a_transcript_that_does_not_fit(
+    server: Server, pool: TonePool, transcript: str, told: list[str] | None
+) -> None:
+    pool.pause = 0.1
+    clip = base64.b64encode(CLIP).decode()
+    with talk(server, voice=None, reference=clip, transcript=transcript) as client:
+        client.say("text", text="One sentence.")
+        client.say("end")
+        assert client.until("done")[0][-1].get("warnings") == told
 
 
 def test_sound_comes_while_the_only_sentence_is_still_being_written(server: Server) -> None:
