@@ -100,11 +100,9 @@ def test_history_replays_reuses_and_deletes_what_is_mine(
     visitor.fill("cross_lingual", "Good morning.", clips[0])
     visitor.page.locator("#cross_lingual-seed input").fill("4321")
     visitor.generate("cross_lingual")
-    visitor.wait_for_facts("cross_lingual")
+    page = open_tab(visitor, "history")  # at once: it comes while the visitor waits there
+    page.locator("#history-list").get_by_text("Good morning.").wait_for(timeout=SYNTHESIS_MS)
     (kept,) = outputs.glob("*_4321.wav")
-
-    page = open_tab(visitor, "history")
-    page.locator("#history-list").get_by_text("Good morning.").wait_for(timeout=USABLE_MS)
     page.locator("#history-facts").get_by_text(kept.name).wait_for(timeout=USABLE_MS)
     with page.expect_download() as waiting:
         page.locator("#history-download").click()
@@ -129,6 +127,12 @@ def test_history_replays_reuses_and_deletes_what_is_mine(
     visitor.generate("cross_lingual")
     visitor.wait_for_facts("cross_lingual")
     assert visitor.download("cross_lingual").pcm.tobytes() == frames_of(kept)
+    page.locator("#language").get_by_text("中文").click()
+    page.wait_for_function(
+        "!document.querySelector('#cross_lingual-status').innerText.trim()", timeout=USABLE_MS
+    )
+    page.locator("#language").get_by_text("English").click()
+    visitor.wait_for_tab("cross_lingual", "en")
 
     open_tab(visitor, "history")
     page.locator("#history-list").get_by_text("Good morning.").nth(1).wait_for(

@@ -64,10 +64,14 @@ def test_a_long_clip_is_judged_cut_and_heard(visit: Visit, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("locale", "words"), [("en-US", "This kind of file"), ("zh-CN", "这里不能用这种文件")]
+    ("locale", "words", "table"),
+    [
+        ("en-US", "choose a sound or a video", "a batch is a .txt"),
+        ("zh-CN", "请选一个声音或视频文件", "批量文件应为 .txt"),
+    ],
 )
 def test_gradios_own_messages_are_sentences_too(
-    visit: Visit, tmp_path: Path, locale: str, words: str
+    visit: Visit, tmp_path: Path, locale: str, words: str, table: str
 ) -> None:
     (tmp_path / "notes.txt").write_text("no sound")
     visitor = visit(locale)
@@ -77,6 +81,10 @@ def test_gradios_own_messages_are_sentences_too(
     told = visitor.page.get_by_test_id("toast-body")
     told.get_by_text(words).wait_for(timeout=USABLE_MS)
     assert "audio/" not in told.inner_text() and "Warning" not in told.inner_text()
+    visitor.page.get_by_role("tab", name=re.compile("^Batch$|^批量合成$")).click()
+    (tmp_path / "b.pdf").write_text("no table")
+    visitor.page.locator("#batch-file input[type=file]").set_input_files(tmp_path / "b.pdf")
+    visitor.page.get_by_test_id("toast-body").get_by_text(table).wait_for(timeout=USABLE_MS)
 
 
 def test_a_voice_is_saved_used_renamed_and_deleted(visit: Visit, clips: list[Path], tmp_path: Path) -> None:

@@ -60,15 +60,47 @@ def test_a_video_becomes_the_reference(visit: Visit, tmp_path: Path) -> None:
     assert visitor.problems == []
 
 
-def test_a_video_without_sound_is_told_in_a_sentence(visit: Visit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["chosen", "dropped"])
+def test_the_box_for_a_clip_takes_a_video(visit: Visit, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "phone.webm"
+    write_video(path)
+    visitor = visit(new=True)
+    visitor.fill("cross_lingual", "Good morning.")
+    if way == "chosen":
+        visitor.page.locator("#cross_lingual-reference input[type=file]").set_input_files(path)
+    else:
+        data = visitor.page.evaluate_handle(
+            """(bytes) => { const given = new DataTransfer();
+            given.items.add(new File([new Uint8Array(bytes)], "phone.webm", {type: "video/webm"}));
+            return given; }""",
+            list(path.read_bytes()),
+        )
+        target = visitor.page.locator("#cross_lingual-reference .upload-container, "
+                                      "#cross_lingual-reference button").first  # fmt: skip
+        target.dispatch_event("drop", {"dataTransfer": data})
+    visitor.page.locator("#cross_lingual-verdict").get_by_text("s usable").wait_for(timeout=USABLE_MS)
+    visitor.generate("cross_lingual")
+    visitor.wait_for_facts("cross_lingual")
+    assert visitor.page.get_by_test_id("toast-body").count() == 0
+    assert visitor.problems == []
+
+
+def test_a_video_without_sound_is_told_in_a_sentence(visit: Visit, clips: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "broken.mp4"
     path.write_bytes(b"no film at all" * 100)
-    visitor = visit()
-    visitor.fill("cross_lingual", "Good morning.")
+    visitor = visit(new=True)
+    visitor.fill("cross_lingual", "Good morning.", clips[0])
+    verdict = visitor.page.locator("#cross_lingual-verdict")
+    verdict.locator(".findings").wait_for(timeout=USABLE_MS)
+    before = verdict.inner_text()
     with visitor.page.expect_file_chooser() as chooser:
         visitor.page.locator("#cross_lingual-video").click()
     chooser.value.set_files(path)
-    told = visitor.page.locator("#cross_lingual-verdict").get_by_text("not audio")
+    told = visitor.page.get_by_test_id("toast-body").get_by_text("not audio")
     told.wait_for(timeout=USABLE_MS)
     assert told.inner_text().startswith("⚠️")
+    assert visitor.page.get_by_test_id("toast-body").locator(".toast-title").inner_text().strip() == "Note"
+    assert verdict.inner_text() == before  # that clip is still the one that speaks
+    visitor.generate("cross_lingual")
+    visitor.wait_for_facts("cross_lingual")
     assert visitor.problems == []

@@ -15,18 +15,19 @@ from inference.types import Mode, Reference, RequestError
 from tests.webui.fake_pool import FakePool
 from webui.batch.job import BatchSettings
 from webui.batch.jobs import BatchStatus, RowResult
-from webui.batch.rows import Row
+from webui.batch.rows import Row, read_rows
 from webui.studio import Studio
 from webui.visitors import COOKIE, visitor_of
 
 gr = pytest.importorskip("gradio")
 
 from webui.page.batch_list import progress_html  # noqa: E402
-from webui.page.batch_tab import BatchTab, check_rows  # noqa: E402
+from webui.page.batch_tab import ENDINGS, BatchTab, check_rows  # noqa: E402
 from webui.page.context import PageContext  # noqa: E402
 from webui.page.history_tab import HistoryTab  # noqa: E402
-from webui.page.layout import MODES  # noqa: E402
+from webui.page.layout import MODES, build_page  # noqa: E402
 from webui.page.tab import SynthesisTab  # noqa: E402
+from webui.page.texts import TEXTS, explain  # noqa: E402
 
 pytestmark = pytest.mark.unit
 
@@ -172,6 +173,64 @@ def test_history_is_each_browser_s_and_goes_with_its_copies(
     assert len(left[0]["choices"]) == 1 and not second.exists() and not copy.exists() and first.exists()
     asyncio.run(tab._remove_all(None, "en", browser("a")))
     assert not first.exists() and [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_an_open_history_is_renewed_and_its_listener_left_alone(
+    tabs: tuple[BatchTab, HistoryTab], studio: Studio
+) -> None:
+    tab = tabs[1]
+
+    def renewed(is_open: bool, chosen: int | None) -> list[Any]:
+        return asyncio.run(tab._renew(is_open, chosen, "en", browser("a")))
+
+    assert "Nothing here" in renewed(True, None)[1]
+    add_take(studio, browser("a"), "1.wav")
+    (first,) = studio.history.takes(visitor_of(browser("a")))
+    shown = renewed(True, None)
+    assert shown[0]["value"] == first.id and Path(shown[2]["value"]).read_bytes() == b"sound"
+    add_take(studio, browser("a"), "2.wav")
+    listing, *rest = renewed(True, first.id)
+    assert [line.split("Text of ")[1] for line, _ in listing["choices"]] == ["2.wav.", "1.wav."]
+    assert listing["value"] == first.id and rest == [gr.skip()] * (len(shown) - 1)
+    assert renewed(False, None) == [gr.skip()] * len(shown)  # a tab that is not open costs nothing
+
+
+def test_the_history_follows_the_end_of_every_generation(tmp_path: Path) -> None:
+    page = build_page(Studio(FakePool(), tmp_path), can_stream=True)
+    named = {event.api_name: event._id for event in page.fns.values()}
+    renewals = [event for event in page.fns.values() if event.fn and event.fn.__name__ == "_renew"]
+    assert {event.trigger_after for event in renewals} == {named[mode.value] for mode in MODES}
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "started", "line"),
+    [
+        ("One.\n", "1 row: One.", "Started: 1 row.", "of 1 row ·"),
+        ("One.\nTwo.\n", "2 rows, the first one: One.", "Started: 2 rows.", "of 2 rows ·"),
+    ],
+)
+def test_one_row_is_one_row(
+    tabs: tuple[BatchTab, HistoryTab], tmp_path: Path, text: str, read: str, started: str, line: str
+) -> None:
+    clip = tmp_path / "clip.wav"
+    clip.write_bytes(b"sound")
+    file = lines(tmp_path, text)
+    assert asyncio.run(tabs[0]._read(str(file), "en")) == read
+    assert asyncio.run(tabs[0]._read(str(file), "zh")).startswith(f"共 {len(text.split())} 行")
+    told, chosen, *_ = begin(tabs[0], browser("a"), file, clip=str(clip))
+    assert told == started and line in chosen["choices"][0][0]
+
+
+def test_every_kind_of_batch_file_is_named() -> None:
+    with pytest.raises(RequestError) as raised:
+        read_rows("b.pdf", b"x")
+    for told in (
+        raised.value.message,
+        explain(raised.value, "zh"),
+        *TEXTS["batch_file"].values(),
+        *TEXTS["toast_table"].values(),
+    ):
+        assert all(ending in told for ending in ENDINGS)
 
 
 def test_settings_are_filled_into_the_tab_they_came_from(

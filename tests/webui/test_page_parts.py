@@ -29,7 +29,7 @@ from webui.page.tab import SynthesisTab  # noqa: E402
 from webui.page.text_part import TextPart  # noqa: E402
 from webui.page.texts import TEXTS  # noqa: E402
 from webui.page.verdict import verdict_html  # noqa: E402
-from webui.page.video import playable  # noqa: E402
+from webui.page.video import playable, sound_of_video  # noqa: E402
 from webui.page.voice_saving import VoiceSaver  # noqa: E402
 from webui.page.voices_tab import VoicesTab  # noqa: E402
 from webui.preview import TextPreview  # noqa: E402
@@ -199,6 +199,26 @@ def test_a_clip_that_no_browser_plays_is_made_playable(tmp_path: Path) -> None:
         assert playable(given) == gr.skip()
 
 
+@pytest.mark.parametrize("name", ["phone.mp4", "recorder.webm"])
+def test_of_a_video_the_sound_is_kept(tmp_path: Path, name: str) -> None:
+    rate, pcm = playable(clip_file(tmp_path, speech(2.0, RATE), name))["value"]
+    assert rate == RATE and len(pcm) == 2 * RATE
+
+
+@pytest.mark.parametrize(("language", "words"), [("en", "not audio"), ("zh", "不是音频")])
+def test_a_video_that_fails_is_told_in_passing_and_the_clip_stays(
+    context: PageContext, tmp_path: Path, language: str, words: str
+) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"no film at all" * 100)
+    with pytest.warns(UserWarning, match=f"^⚠️ .*{words}"):
+        assert sound_of_video(str(path), language) == gr.skip()
+    with gr.Blocks() as page:
+        picker = ReferencePicker(context, "x")
+    (event,) = (one for one in page.fns.values() if one.fn and one.fn.__name__ == "sound_of_video")
+    assert event.outputs == [picker.audio]  # what is said of the clip before stays too
+
+
 def test_a_clip_can_be_saved_once_there_is_one(context: PageContext, tmp_path: Path) -> None:
     picker = build(ReferencePicker, context, "x")
     path = clip_file(tmp_path, speech(5.0, RATE))
@@ -284,3 +304,28 @@ def test_a_locked_library_offers_no_changes(tmp_path: Path) -> None:
     names = {str(getattr(block, "elem_id", "")) for block in page.blocks.values()}
     assert {"voices-list", "clone-voice"} <= names
     assert not names & {"voices-import", "clone-voice-save", "new-voice-save"}
+
+
+@pytest.mark.parametrize(("locked", "ending"), [(True, "_locked"), (False, "")])
+def test_an_empty_library_invites_only_to_what_can_be_done(tmp_path: Path, locked: bool, ending: str) -> None:
+    library = VoiceLibrary(tmp_path / "voices", locked=locked)
+    with gr.Blocks():
+        studio = Studio(FakePool(), tmp_path / "out", voices=library)
+        known = PageContext(studio, gr.Radio(["zh", "en"]), can_stream=True)
+        tab = VoicesTab(known)
+    for language in ("zh", "en"):
+        assert TEXTS[f"voices_none{ending}"][language] in tab._facts_again(None, language)[1]
+    assert f"about_voices{ending}" in [one.properties.get("value") for one in known.translated]
+
+
+def test_what_was_said_before_goes_with_its_language(tmp_path: Path) -> None:
+    studio = Studio(FakePool(), tmp_path / "out", voices=VoiceLibrary(tmp_path / "voices"))
+    page = build_page(studio, can_stream=True)
+    sentences = {f"{name}-voice-told" for name in ("clone", "cross_lingual", "instruct", "batch", "new")}
+    sentences |= {f"{name}-status" for name in ("clone", "cross_lingual", "instruct", "batch")}
+    (event,) = (one for one in page.fns.values() if str(one.js).startswith('() => ["'))
+    (switch,) = (block for block in page.blocks.values() if block.elem_id == "language")
+    assert event.targets == [(switch._id, "input")]
+    emptied = {part.elem_id for part in event.outputs}
+    assert emptied == sentences | {"voices-told"}
+    assert json.loads(str(event.js).removeprefix("() => ")) == [""] * len(emptied)

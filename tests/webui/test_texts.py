@@ -11,7 +11,7 @@ import pytest
 
 from inference.types import EngineError, RequestError
 from webui.page.errors_zh import ERRORS_ZH
-from webui.page.texts import LANGUAGES, TEXTS, WARNINGS, explain, language_of, say, warn
+from webui.page.texts import LANGUAGES, TEXTS, WARNINGS, explain, language_of, say, say_of, warn
 
 pytestmark = pytest.mark.unit
 
@@ -73,6 +73,18 @@ def test_every_text_is_there_in_both_languages(table: dict[str, dict[str, str]])
         assert set(translations) == set(LANGUAGES), key
         assert all(translations.values()), key
         assert placeholders(translations["zh"]) == placeholders(translations["en"]), key
+
+
+def test_what_is_said_of_one_needs_what_is_said_of_many() -> None:
+    ones = [key for key in TEXTS if key.endswith("_one") and key.removesuffix("_one") in TEXTS]
+    assert {"batch_read_one", "batch_started_one", "batch_line_one", "history_kept_one"} <= set(ones)
+    for key in ones:
+        for language in LANGUAGES:
+            assert placeholders(TEXTS[key][language]) == placeholders(
+                TEXTS[key.removesuffix("_one")][language]
+            )
+    assert say_of("history_kept", 1, "en").format(days=1) == "Kept for 1 day"
+    assert say_of("history_kept", 0, "en").format(days=0) == "Kept for 0 days"
 
 
 def test_every_warning_of_a_reference_report_is_told() -> None:

@@ -1,4 +1,4 @@
-"""Reads a batch file (text, CSV, JSONL or SRT) into rows."""
+"""Reads a batch file (text, CSV, TSV, JSONL or SRT) into rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read_rows(name: str, data: bytes) -> list[Row]:
         "srt": _srt_rows,
     }
     if kind not in readers:
-        raise RequestError("batch_format", "A batch is a .txt, .csv, .jsonl or .srt file.", ending=kind)
+        raise RequestError("batch_format", "A batch is a .txt, .csv, .tsv, .jsonl or .srt file.", ending=kind)
     if len(data) > MOST_BYTES:
         raise _too_large()
     rows = []

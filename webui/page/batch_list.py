@@ -14,7 +14,7 @@ from inference.types import RequestError, SynthesisError
 from webui.batch.jobs import BatchStatus
 from webui.outputs import hand_out
 from webui.page.context import QUIET, PageContext
-from webui.page.texts import explain, say
+from webui.page.texts import explain, say, say_of
 from webui.visitors import visitor_of
 
 TICK_SECONDS = 1.5
@@ -137,7 +137,7 @@ class BatchList:
 
 def batch_line(status: BatchStatus, language: str) -> str:
     """One line about a batch."""
-    return say("batch_line", language).format(
+    return say_of("batch_line", status.total, language).format(
         name=status.name,
         state=say(f"batch_{status.state}", language),
         spoken=status.spoken,

@@ -20,7 +20,7 @@ from webui.page.batch_list import BatchList
 from webui.page.context import QUIET, PageContext
 from webui.page.reference import ReferencePicker
 from webui.page.settings_part import speed_slider
-from webui.page.texts import explain, say
+from webui.page.texts import explain, say, say_of
 from webui.visitors import visitor_of
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,9 @@ class BatchTab:
         self._start = keep(
             gr.Button(say("batch_start", "zh"), variant="primary", elem_id="batch-start"), value="batch_start"
         )
-        self._status = gr.Markdown(elem_id="batch-status", elem_classes=["status", "announced"])
+        self._status = self._context.keep_sentence(
+            gr.Markdown(elem_id="batch-status", elem_classes=["status", "announced"])
+        )
 
     def _connect(self) -> None:
         language = self._context.language
@@ -118,7 +120,7 @@ class BatchTab:
         def tell() -> str:
             rows = read_rows(Path(file).name, Path(file).read_bytes())
             first = rows[0].text if len(rows[0].text) <= 60 else rows[0].text[:60] + "…"
-            return say("batch_read", language).format(count=len(rows), first=escape(first))
+            return say_of("batch_read", len(rows), language).format(count=len(rows), first=escape(first))
 
         return await _told(tell, language)
 
@@ -158,7 +160,7 @@ class BatchTab:
         except Exception:
             logger.exception("a batch could not be started")
             return [f"⚠️ {say('unexpected', language)}", *self._list.unchanged()]
-        told = say("batch_started", language).format(count=len(rows))
+        told = say_of("batch_started", len(rows), language).format(count=len(rows))
         return [told, *(await self._list.shown(number, language, visitor))]
 
 

@@ -33,10 +33,16 @@ class PageContext:
     refreshers: list[Refresher] = field(default_factory=list)
     voice_lists: list[Any] = field(default_factory=list)  # components with the saved voices as choices
     voice_changes: list[Any] = field(default_factory=list)  # events after which those are read again
+    sentences: list[Any] = field(default_factory=list)  # lines about what just happened
 
     def keep(self, component: Component, **properties: str) -> Component:
         """Note which text each property of a component shows; gives the component back."""
         self.translated.append(Translated(component, properties))
+        return component
+
+    def keep_sentence(self, component: Component) -> Component:
+        """Note a line about what just happened, which is emptied when the language changes; gives it back."""
+        self.sentences.append(component)
         return component
 
     def line_list(self, text: str, elem_id: str) -> gr.Radio:

@@ -118,7 +118,7 @@ ERRORS_ZH: dict[str, str] = {
     "visitor_rate": "您在一分钟内已请求 {limit} 次，达到上限；请 {seconds} 秒后再试。",
     "take_unknown": "这个结果已经不在了。",
     "batch_unknown": "这个批量任务已经不在了。",
-    "batch_format": "批量文件应为 .txt、.csv、.jsonl 或 .srt。",
+    "batch_format": "批量文件应为 .txt、.csv、.tsv、.jsonl 或 .srt。",
     "batch_unreadable": "读不了这个文件的文字；请另存为 UTF-8 编码。",
     "batch_empty": "文件里没有要合成的文字。",
     "batch_too_large": "文件太大；一次批量最多 {limit} 行。",

@@ -14,10 +14,11 @@ from webui.history import PastTake
 from webui.outputs import DAY, hand_out, take_back
 from webui.page.context import QUIET, PageContext
 from webui.page.tab import SynthesisTab
-from webui.page.texts import explain, say
+from webui.page.texts import explain, say, say_of
 from webui.visitors import visitor_of
 
 LONGEST_TEXT = 60
+_IS_OPEN = "(_, ...others) => [studio.isShown('tab-history'), ...others]"
 Outputs = list[Any]
 
 
@@ -43,6 +44,7 @@ class HistoryTab:
 
     def _build_list(self) -> None:
         self._chosen = self._context.line_list("history_pick", "history-list")
+        self._open = gr.Checkbox(visible=False)  # whether the tab is, filled in by `_IS_OPEN`
         self._status = gr.Markdown(elem_id="history-status", elem_classes="announced")
         with gr.Row(elem_classes="small-row"):
             self._clear = self._button("clear", size="sm")
@@ -90,6 +92,9 @@ class HistoryTab:
             self._card,
         ]
         tab.select(self._show, inputs, outputs, **QUIET)
+        # What this page has had made is there at once for who waits in this tab.
+        for one in self._tabs.values():
+            one.ended.then(self._renew, [self._open, *inputs], outputs, js=_IS_OPEN, **QUIET)
         for event in (self._chosen.input, self._context.language.input):
             event(self._show, inputs, outputs, **QUIET)
         self._delete.click(self._remove, inputs, outputs, **QUIET)
@@ -102,6 +107,17 @@ class HistoryTab:
     # ------------------------------------------------------------------------------------------------- handlers
     async def _show(self, chosen: int | None, language: str, request: gr.Request) -> Outputs:
         return await asyncio.to_thread(self._shown, chosen, language, visitor_of(request))
+
+    async def _renew(self, is_open: bool, chosen: int | None, language: str, request: gr.Request) -> Outputs:
+        """What is new in the list; who listens to an older result is left alone."""
+        if not is_open:  # its takes are read when it is opened
+            return [gr.skip()] * 10
+        visitor = visitor_of(request)
+        takes = await asyncio.to_thread(self._history.takes, visitor)
+        if all(one.id != chosen for one in takes):
+            return await asyncio.to_thread(self._shown, None, language, visitor)
+        choices = [(take_line(one, language), one.id) for one in takes]
+        return [gr.update(choices=choices, value=chosen), *[gr.skip()] * 9]
 
     async def _remove(self, chosen: int | None, language: str, request: gr.Request) -> Outputs:
         return await asyncio.to_thread(self._removed, chosen, language, visitor_of(request))
@@ -174,7 +190,9 @@ class HistoryTab:
 
     def _kept(self, language: str) -> str:
         days = round(self._context.studio.outputs.retention.seconds / DAY)
-        keep = say("history_kept" if days else "history_kept_always", language).format(days=days)
+        keep = (
+            say_of("history_kept", days, language) if days else say("history_kept_always", language)
+        ).format(days=days)
         return say("about_history", language).format(keep=keep)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any
 
@@ -149,6 +150,9 @@ def _speak_the_language(page: gr.Blocks, context: PageContext, heading: Any, lan
     )
     switch.input(translate, [switch, *inputs], [*looked_up, *made], **QUIET)
     switch.input(None, switch, None, js=tell.format("true"), **QUIET)
+    # What was said of the last result, in the words of before, would stay.
+    empty = json.dumps([""] * len(context.sentences))
+    switch.input(None, None, context.sentences, js=f"() => {empty}", **QUIET)
     known: Any = page
     known.first_words = {
         one: {

@@ -37,7 +37,9 @@ class OutputPart:
                 ),
                 value="stop",
             )
-        self.status = gr.Markdown(elem_id=f"{name}-status", elem_classes=["status", "announced"])
+        self.status = context.keep_sentence(
+            gr.Markdown(elem_id=f"{name}-status", elem_classes=["status", "announced"])
+        )
         self.live = keep(
             gr.Audio(
                 waveform_options=waveform(),

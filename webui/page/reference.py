@@ -119,9 +119,7 @@ class ReferencePicker:
         self.transcript.blur(self._tell, everything, told, **QUIET)
         self.voice.change(self._choose, everything, [self._clip_part, *told], **QUIET)
         self.example.click(self._take_example, None, [self.audio, self.transcript], **QUIET)
-        self._video.upload(
-            sound_of_video, [self._video, language], [self.audio, self.verdict], api_visibility="private"
-        )
+        self._video.upload(sound_of_video, [self._video, language], self.audio, api_visibility="private")
         self._transcribe.click(
             self._fill_in,
             [self.voice, self.audio, language],

@@ -95,7 +95,7 @@ class SynthesisTab:
     def _connect(self) -> None:
         language, settings, output = self._context.language, self._settings, self._output
         self._reference.example.click(self._suggest, [self._text.text, language], self._text.text, **QUIET)
-        run = gr.on(
+        self.ended = run = gr.on(
             [output.generate.click, self._text.text.submit],
             self._speak,
             inputs=[

@@ -21,6 +21,11 @@ def say(key: str, language: str) -> str:
     return TEXTS[key][language]
 
 
+def say_of(key: str, count: int, language: str) -> str:
+    """The text `key` about so many, or `key` + "_one" about one."""
+    return say(f"{key}_one" if count == 1 else key, language)
+
+
 def explain(error: SynthesisError, language: str) -> str:
     """One sentence for the reader about what is wrong and what to do."""
     template = ERRORS_ZH.get(error.code) if language == "zh" else None

@@ -31,22 +31,27 @@ TEXTS_STUDIO: dict[str, dict[str, str]] = {
     # Batch.
     "tab_batch": {"zh": "批量合成", "en": "Batch"},
     "about_batch": {
-        "zh": "上传文本（每行一句）、CSV、JSONL 或 SRT 字幕文件，全部合成后打包下载。"
+        "zh": "上传文本（每行一句）、CSV、TSV、JSONL 或 SRT 字幕文件，全部合成后打包下载。"
         "关闭页面或重启工作室后会继续；某一行失败不影响其他行。",
-        "en": "Give a text (a line each), CSV, JSONL or SRT file and get a zip of sound. It goes on when you close the "
-        "page, and after a restart; a row that fails costs no other.",
+        "en": "Give a text (a line each), CSV, TSV, JSONL or SRT file and get a zip of sound. It goes on when you "
+        "close the page, and after a restart; a row that fails costs no other.",
     },
-    "batch_file": {"zh": "批量文件（.txt .csv .jsonl .srt）", "en": "Batch file (.txt .csv .jsonl .srt)"},
+    "batch_file": {
+        "zh": "批量文件（.txt .csv .tsv .jsonl .srt）",
+        "en": "Batch file (.txt .csv .tsv .jsonl .srt)",
+    },
     "batch_columns": {
-        "zh": "CSV/JSONL 的列：text（必需）、name、voice、instruction、mode、seed、speed。"
+        "zh": "CSV/TSV/JSONL 的列：text（必需）、name、voice、instruction、mode、seed、speed。"
         "SRT 另得一条按时间对齐的完整音轨。",
-        "en": "Columns of CSV and JSONL: text (needed), name, voice, instruction, mode, seed, speed. "
+        "en": "Columns of CSV, TSV and JSONL: text (needed), name, voice, instruction, mode, seed, speed. "
         "Of an SRT file you also get one track with each line at its time.",
     },
     "batch_mode": {"zh": "合成方式", "en": "Mode"},
     "batch_format": {"zh": "格式", "en": "Format"},
     "batch_start": {"zh": "开始批量合成", "en": "Start batch"},
     "batch_read": {"zh": "共 {count} 行，第一行：{first}", "en": "{count} rows, the first one: {first}"},
+    "batch_read_one": {"zh": "共 {count} 行：{first}", "en": "{count} row: {first}"},
+    "batch_started_one": {"zh": "已开始，共 {count} 行。", "en": "Started: {count} row."},
     "batch_started": {"zh": "已开始，共 {count} 行。", "en": "Started: {count} rows."},
     "batch_no_file": {"zh": "请先选择一个批量文件。", "en": "Choose a batch file first."},
     "batch_list": {"zh": "我的批量任务", "en": "My batches"},
@@ -63,6 +68,10 @@ TEXTS_STUDIO: dict[str, dict[str, str]] = {
         "zh": "{name} · {state} · {spoken}/{total} 行 · {seconds:.0f} 秒声音",
         "en": "{name} · {state} · {spoken} of {total} rows · {seconds:.0f} s of sound",
     },
+    "batch_line_one": {
+        "zh": "{name} · {state} · {spoken}/{total} 行 · {seconds:.0f} 秒声音",
+        "en": "{name} · {state} · {spoken} of {total} row · {seconds:.0f} s of sound",
+    },
     "batch_failed": {"zh": "{count} 行失败：", "en": "{count} failed:"},
     "batch_row_failed": {"zh": "第 {row} 行：{reason}", "en": "row {row}: {reason}"},
     "batch_more": {"zh": "……其余见压缩包里的 report.csv", "en": "… the others are in report.csv of the zip"},
@@ -73,6 +82,7 @@ TEXTS_STUDIO: dict[str, dict[str, str]] = {
         "en": "What this browser has had made, with the clips it was made from; only you see it. {keep}.",
     },
     "history_kept": {"zh": "保留 {days} 天", "en": "Kept for {days} days"},
+    "history_kept_one": {"zh": "保留 {days} 天", "en": "Kept for {days} day"},
     "history_kept_always": {"zh": "一直保留，直到你删除", "en": "Kept until you delete it"},
     "history_none": {
         "zh": "还没有结果。生成的声音会出现在这里。",

@@ -8,8 +8,16 @@ Table = dict[str, dict[str, str]]
 TOASTS: Table = {
     "toast_title": {"zh": "提示", "en": "Note"},
     "toast_file": {
-        "zh": "这里不能用这种文件；请换一个格式，视频请用“从视频取声音”。",
-        "en": "This kind of file cannot be used here; choose another one. For a video there is “From a video”.",
+        "zh": "这里不能用这种文件；请选一个声音或视频文件。",
+        "en": "This kind of file cannot be used here; choose a sound or a video.",
+    },
+    "toast_table": {
+        "zh": "这里不能用这种文件；批量文件应为 .txt、.csv、.tsv、.jsonl 或 .srt。",
+        "en": "This kind of file cannot be used here; a batch is a .txt, .csv, .tsv, .jsonl or .srt file.",
+    },
+    "toast_voice": {
+        "zh": "这里不能用这种文件；请选一个导出的声音文件（.safetensors）。",
+        "en": "This kind of file cannot be used here; choose an exported voice (.safetensors).",
     },
     "toast_size": {
         "zh": "文件太大；请换一个小一些的。",
@@ -28,13 +36,21 @@ TOASTS: Table = {
 VOICES: Table = {
     "tab_voices": {"zh": "声音库", "en": "Voices"},
     "about_voices": {
-        "zh": "把常用的声音存下来，三个合成页和接口都能用。",
-        "en": "Keep the voices you use often; every tab and the API can speak with them.",
+        "zh": "把常用的声音存下来，三个合成页、批量合成和接口都能用。",
+        "en": "Keep the voices you use often; the three synthesis tabs, Batch and the API can speak with them.",
+    },
+    "about_voices_locked": {
+        "zh": "存在这里的声音，三个合成页、批量合成和接口都能用。",
+        "en": "The three synthesis tabs, Batch and the API can speak with the voices that are kept here.",
     },
     "voices_mine": {"zh": "已保存的声音", "en": "Saved voices"},
     "voices_none": {
         "zh": "还没有保存的声音。添加一段录音，或导入一个声音文件。",
         "en": "There are no saved voices yet. Add one from a clip, or import a voice file.",
+    },
+    "voices_none_locked": {
+        "zh": "这里没有保存的声音；声音库已锁定，不能添加。",
+        "en": "There are no saved voices here, and none can be added.",
     },
     "voices_add_heading": {"zh": "### 添加声音", "en": "### Add a voice"},
     "voice_facts": {

@@ -1,8 +1,8 @@
-"""A button that takes the reference clip out of a video, which Gradio's audio box turns away; and clips that no
-browser plays, made playable."""
+"""A button that takes the reference clip out of a video; and clips that no browser plays, made playable."""
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from inference.frontend.audio import decode_audio
 from inference.types import SynthesisError
 from webui.page.texts import explain, say
-from webui.page.verdict import sentence_html
 
 # By kind for phones, by ending for systems that know no kind of a file; some hold sound only.
 FILE_TYPES = [
@@ -32,8 +31,11 @@ FILE_TYPES = [
 ]
 
 
-# What current browsers play by themselves.
-PLAYED = {".wav", ".mp3", ".m4a", ".mp4", ".aac", ".ogg", ".oga", ".opus", ".flac", ".webm"}
+# What current browsers play by themselves; of a video they would be sent the pictures too.
+PLAYED = {".wav", ".mp3", ".m4a", ".aac", ".ogg", ".oga", ".opus", ".flac"}
+
+
+OWN_TOAST = "⚠️"  # begins the studio's own messages, which page.js leaves as they are
 
 
 def video_button(elem_id: str) -> gr.UploadButton:
@@ -43,12 +45,13 @@ def video_button(elem_id: str) -> gr.UploadButton:
     )
 
 
-def sound_of_video(path: str | None, language: str) -> tuple[Any, str]:
-    """(value of the audio box, HTML about it): its sound as 16-bit mono, or a sentence about what is wrong."""
+def sound_of_video(path: str | None, language: str) -> Any:
+    """Value of the audio box: its sound as 16-bit mono. What is wrong is told in passing, and the clip before stays."""
     try:
-        return _sound_of(Path(path or "")), ""
+        return _sound_of(Path(path or ""))
     except SynthesisError as error:
-        return gr.skip(), sentence_html(f"⚠️ {explain(error, language)}", "bad")
+        gr.Warning(f"{OWN_TOAST} {escape(explain(error, language))}")
+        return gr.skip()
 
 
 def playable(path: str | None) -> Any:

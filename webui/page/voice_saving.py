@@ -59,7 +59,9 @@ class VoiceSaver:
                 gr.Button(say("save", "zh"), size="md", scale=0, min_width=96, elem_id=f"{name}-voice-save"),
                 value="save",
             )
-        self.told = gr.HTML(padding=False, elem_id=f"{name}-voice-told", elem_classes="announced")
+        self.told = self._context.keep_sentence(
+            gr.HTML(padding=False, elem_id=f"{name}-voice-told", elem_classes="announced")
+        )
 
     async def _keep(
         self, name: str, audio: str | None, transcript: str | None, language: str

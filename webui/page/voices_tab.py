@@ -39,7 +39,8 @@ class VoicesTab:
         keep = context.keep
         with gr.Tab(say("tab_voices", "zh"), id="voices", elem_id="tab-voices") as tab:
             keep(tab, label="tab_voices")
-            keep(gr.Markdown(say("about_voices", "zh"), elem_classes="about"), value="about_voices")
+            about = "about_voices_locked" if library.locked else "about_voices"
+            keep(gr.Markdown(say(about, "zh"), elem_classes="about"), value=about)
             with gr.Row(elem_classes="columns"):
                 with gr.Column(min_width=320, scale=6, elem_classes="card"):
                     self._build_list()
@@ -105,7 +106,9 @@ class VoicesTab:
             with gr.Row(elem_classes="small-row", visible=False) as self._sure:
                 self._really = self._button("voice_delete_sure", "voices-delete-sure", variant="stop")
                 self._not = self._button("voice_delete_not", "voices-delete-not")
-        self._told = gr.HTML(padding=False, elem_id="voices-told", elem_classes="announced")
+        self._told = self._context.keep_sentence(
+            gr.HTML(padding=False, elem_id="voices-told", elem_classes="announced")
+        )
 
     def _button(self, key: str, elem_id: str, **properties: Any) -> Any:
         button = gr.Button(say(key, "zh"), size="md", min_width=90, elem_id=elem_id, **properties)
@@ -179,7 +182,8 @@ class VoicesTab:
         ]
 
     def _facts_again(self, voice: str | None, language: str) -> Steps:
-        empty = "" if self._library.voices() else sentence_html(say("voices_none", language))
+        none = "voices_none_locked" if self._library.locked else "voices_none"
+        empty = "" if self._library.voices() else sentence_html(say(none, language))
         try:
             facts = self._facts_html(self._library.find(voice), language) if voice else ""
         except SynthesisError:
