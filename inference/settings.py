@@ -105,7 +105,7 @@ class PoolSettings:
     run_ahead: int = 2
     start_timeout: float = 900.0  # load, capture and compile
     heartbeat: float = 1.0
-    silence_timeout: float = 60.0  # a ready worker silent for so long is killed, a loading one after thrice it
+    silence_timeout: float = 60.0  # a ready worker silent for so long is killed, a loading one after three
     stall_timeout: float = 300.0  # and so is one whose lane is stuck in one step
     longest_backoff: float = 30.0  # between two attempts to restart a worker
     listener_timeout: float = 600.0  # sound that nobody takes for so long is thrown away

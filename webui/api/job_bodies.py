@@ -41,7 +41,7 @@ Items = Annotated[list[JobItem], BeforeValidator(_from_json), Field(max_length=M
 
 
 class JobBody(BaseModel):
-    """`items`, or a `file` (.txt, .csv, .jsonl or .srt, told by `file_name`), and what holds for all of them."""
+    """`items`, or a `file` (.txt, .csv, .tsv, .jsonl or .srt, told by `file_name`), and what holds for all of them."""
 
     model_config = ConfigDict(extra="forbid")
 
