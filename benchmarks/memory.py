@@ -52,8 +52,8 @@ class Account:
 
     def __init__(self, device: str, sites: bool) -> None:
         self._cuda = device.startswith("cuda")
-        self._nvml: Card | None = open_card(device)
-        self._before = self._nvml.memory()[0] if self._nvml else 0
+        self._card: Card | None = open_card(device)
+        self._before = self._card.memory()[0] if self._card else 0
         self._begun = time.perf_counter()
         self._peak = 0
         self.phases: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ class Account:
         self.add("process")
 
     def _device_bytes(self) -> int:
-        return self._nvml.memory()[0] - self._before if self._nvml else 0
+        return self._card.memory()[0] - self._before if self._card else 0
 
     def _sample(self) -> None:
         while True:

@@ -146,8 +146,8 @@ def lanes_of(job: Job, users: int) -> Any:
     from inference.model_yaml import read_model_config
     from inference.settings import settings_for
 
-    nvml = open_card(job.device)
-    free = nvml.memory()[1] if nvml else 4 * 2**30
+    card = open_card(job.device)
+    free = card.memory()[1] if card else 4 * 2**30
     lanes = settings_for(
         job.device,
         read_model_config(Path(job.folder)),

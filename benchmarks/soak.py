@@ -167,8 +167,8 @@ class Snapshot:
 
     @classmethod
     def take(cls, device: str) -> Snapshot:
-        nvml = open_card(device)
-        return cls(process_tree(), nvml.memory()[0] / 1e6 if nvml else None)
+        card = open_card(device)
+        return cls(process_tree(), card.memory()[0] / 1e6 if card else None)
 
 
 def _use(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inference.frontend.audio import decode_audio
 from inference.frontend.reference import prepare_clip
-from inference.frontend.transcript import doubtful_transcript
-from inference.types import Mode, Reference, ReferenceReport, SynthesisRequest, Voice
+from inference.frontend.transcript import doubtful_beside
+from inference.types import Mode, Reference, SynthesisRequest, Voice
 
 DOUBTFUL = "transcript_doubtful"
 
@@ -21,14 +21,8 @@ def transcript_doubts(request: SynthesisRequest) -> tuple[str, ...]:
         return ()
     if not voice.transcript.strip():
         return ()
-    report = voice.report if isinstance(voice, Voice) else _report(voice)
-    if report is None:
-        return ()
-    seconds = report.used_end - report.used_start
-    return (DOUBTFUL,) if doubtful_transcript(voice.transcript, seconds) else ()
-
-
-def _report(reference: Reference) -> ReferenceReport | None:
-    """None where the transcript will not be used."""
-    report = prepare_clip(decode_audio(reference.audio), has_transcript=True).report
-    return None if "transcript_dropped" in report.warnings else report
+    if isinstance(voice, Voice):
+        report = voice.report
+    else:
+        report = prepare_clip(decode_audio(voice.audio), has_transcript=True).report
+    return (DOUBTFUL,) if report is not None and doubtful_beside(report, voice.transcript) else ()

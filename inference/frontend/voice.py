@@ -24,7 +24,7 @@ from inference.frontend.features import (
 from inference.frontend.loudness import FRAMES_PER_SECOND, measure_loudness
 from inference.frontend.onnx_models import SpeakerEncoder, SpeechTokenizer
 from inference.frontend.reference import MODEL_LIMIT_SECONDS, PreparedClip, prepare_clip
-from inference.frontend.transcript import doubtful_transcript
+from inference.frontend.transcript import doubtful_beside
 from inference.types import FloatAudio, Reference, RequestError, Voice
 
 MAX_SOURCE_SECONDS = 240.0  # with its prompt under the 300 s of the flow model's fixed noise (SPEC 5.5)
@@ -145,11 +145,7 @@ def _as_clip(prepared: PreparedClip) -> Clip:
 
 def _with_doubt(voice: Voice, exact: bool) -> Voice:
     report = voice.report
-    if (
-        exact
-        or report is None
-        or not doubtful_transcript(voice.transcript, report.used_end - report.used_start)
-    ):
+    if exact or report is None or not doubtful_beside(report, voice.transcript):
         return voice
     return replace(voice, report=replace(report, warnings=(*report.warnings, "transcript_doubtful")))
 

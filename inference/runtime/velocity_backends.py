@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -81,7 +82,13 @@ class GuardedVelocity:
         """See `VelocityNetwork.bind`."""
         given = (mask, mu, spks, cond, times)
         plain: list[VelocityStep] = []
-        fast = self._bound(given, streaming, plain)
+
+        def own() -> VelocityStep:
+            if not plain:
+                plain.append(self._network.bind(*given, streaming=streaming))
+            return plain[0]
+
+        fast = self._bound(given, streaming, own)
 
         def step(x: Tensor, k: int) -> Tensor:
             if fast is not None and not plain:
@@ -90,18 +97,15 @@ class GuardedVelocity:
                 except Exception as error:  # the libraries' errors share no base class
                     if not gives_way(error):
                         raise
-                    plain.append(self._network.bind(*given, streaming=streaming))
-                    found = plain[0](x, k)
+                    found = own()(x, k)
                     self._drop(error)
                     return found
-            if not plain:
-                plain.append(self._network.bind(*given, streaming=streaming))
-            return plain[0](x, k)
+            return own()(x, k)
 
         return step
 
-    def _bound(self, given: _Given, streaming: bool, plain: list[VelocityStep]) -> VelocityStep | None:
-        """None, and `plain` with the network's own, where that one can and the backend cannot."""
+    def _bound(self, given: _Given, streaming: bool, own: Callable[[], VelocityStep]) -> VelocityStep | None:
+        """None where the network can be bound (`own`) and the backend cannot."""
         backend = self._backend  # another thread may drop it meanwhile
         if backend is None:
             return None
@@ -110,7 +114,7 @@ class GuardedVelocity:
         except Exception as error:
             if not gives_way(error):
                 raise
-            plain.append(self._network.bind(*given, streaming=streaming))
+            own()
             self._drop(error)
             return None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from inference.frontend.audio import decode_audio
 from inference.frontend.reference import PreparedClip, prepare_clip
-from inference.frontend.transcript import doubtful_transcript
+from inference.frontend.transcript import doubtful_beside
 from inference.types import Reference, SynthesisError
 from inference.voices import SavedVoice
 from webui.outputs import hand_out
@@ -205,8 +205,7 @@ class ReferencePicker:
         notes = []
         if self._wants_transcript and not said:
             notes.append(say("without_transcript", language))
-        seconds = report.used_end - report.used_start
-        if said and "transcript_dropped" not in report.warnings and doubtful_transcript(said, seconds):
+        if doubtful_beside(report, said):
             notes.append(say("doubtful", language))
         player = (
             gr.update(value=_playable(clip), visible=True) if is_cut(report) else gr.update(visible=False)
